@@ -1,12 +1,12 @@
 //! The result of one call, made of the output of its tool. Text and bytes are joined, and content
 //! blocks stay as they are.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use super::catalog::encoded;
-use super::context::{META_EVENTS, META_EXECUTION, META_STREAM};
+use super::call_result::{Blocks, CallResult, Frame};
+use super::context::META_STREAM;
 use super::relayed::{Form, Relayed};
-use super::results::{Results, add_meta, output_schema};
+use super::results::{Results, output_schema};
 use super::{Era, Version};
 use crate::limits;
 use crate::stream::{Kind, Outcome};
@@ -121,19 +121,21 @@ impl Collected {
         self.relayed.as_ref().map_or(&self.output, |relayed| relayed.first_text())
     }
 
-    /// All content blocks of a result. A chunk that came as a block and is not a valid one becomes
-    /// text.
-    fn content(&self, version: Version, execution: &str) -> Vec<Value> {
-        let mut content = Vec::with_capacity(self.block_ends.len() + 1);
+    /// Appends all content blocks of a result. A chunk that came as a block and is not a valid one
+    /// becomes text.
+    fn write_content(&self, content: &mut Blocks<'_>, version: Version, execution: &str) {
+        let output = Some(&self.output).filter(|output| !output.is_empty());
         let mut start = 0;
-        for &end in &self.block_ends {
-            content.push(block(version, &self.blocks[start..end]));
+        for (place, &end) in self.block_ends.iter().enumerate() {
+            if let Some(output) = output.filter(|_| place == self.output_place) {
+                content.output(output, execution);
+            }
+            content.value(&block(version, &self.blocks[start..end]));
             start = end;
         }
-        if !self.output.is_empty() {
-            content.insert(self.output_place, output_block(&self.output, execution));
+        if let Some(output) = output.filter(|_| self.output_place >= self.block_ends.len()) {
+            content.output(output, execution);
         }
-        content
     }
 }
 
@@ -158,16 +160,8 @@ pub struct CallMeta<'a> {
 }
 
 impl CallMeta<'_> {
-    fn add_to(&self, members: &mut Map<String, Value>) {
-        if let Some(token) = self.progress_token {
-            add_meta(members, "progressToken", token.into());
-        }
-        if !self.execution.is_empty() {
-            add_meta(members, META_EXECUTION, self.execution.into());
-        }
-        if let Some(events) = self.events {
-            add_meta(members, META_EVENTS, events.into());
-        }
+    pub(super) fn is_empty(&self) -> bool {
+        self.progress_token.is_none() && self.execution.is_empty() && self.events.is_none()
     }
 }
 
@@ -241,24 +235,25 @@ impl Results<'_> {
         spec: &ToolSpec,
         meta: CallMeta<'_>,
         fits: &dyn Fn(&Value) -> Result<(), String>,
-    ) -> Value {
+    ) -> CallResult {
         if let Some(relayed) = &collected.relayed {
             return self.call_relayed(relayed, end, meta, fits);
         }
-        let mut content = collected.content(self.version(), meta.execution);
-        let mut members = Map::new();
+        let mut structured = None;
         let mut problem = problem(end);
         if problem.is_none() && output_schema(spec, self.version()).is_some() {
-            match structured(self.version(), collected.output(), fits) {
-                Ok(value) => {
-                    members.insert("structuredContent".to_owned(), value);
-                }
+            match structured_of(self.version(), collected.output(), fits) {
+                Ok(value) => structured = Some(value),
                 Err(text) => problem = Some(text),
             }
         }
-        let is_error = problem.is_some();
-        content.extend(problem.map(|text| text_block(&text)));
-        finish(members, content, is_error, meta, self)
+        let (structured, is_error) = (structured.as_ref(), problem.is_some());
+        self.spell(Frame { structured, is_error, meta, stream_id: None }, |content| {
+            collected.write_content(content, self.version(), meta.execution);
+            if let Some(problem) = &problem {
+                content.text(problem);
+            }
+        })
     }
 
     /// The result of a call of another server's tool: its blocks and its structured content.
@@ -269,10 +264,10 @@ impl Results<'_> {
         end: ToolCallEnd<'_>,
         meta: CallMeta<'_>,
         fits: &dyn Fn(&Value) -> Result<(), String>,
-    ) -> Value {
+    ) -> CallResult {
         let version = self.version();
-        let mut content = relayed.content(|bytes| block(version, bytes));
-        let mut members = Map::new();
+        let blocks = relayed.content(|bytes| block(version, bytes));
+        let mut structured = None;
         let mut problem = problem(end);
         // The versions that can carry it: in the handshake era it must be an object.
         let can_have = |value: &Value| match version.era() {
@@ -283,30 +278,37 @@ impl Results<'_> {
             && let Some(value) = relayed.structured().filter(can_have)
         {
             match fits(&value) {
-                Ok(()) => drop(members.insert("structuredContent".to_owned(), value)),
+                Ok(()) => structured = Some(value),
                 Err(text) => {
                     problem =
                         Some(format!("The output of the tool does not match its schema: {text}"));
                 }
             }
         }
-        let is_error = problem.is_some();
         // A long reason is the beginning of a text that the result holds already.
         let is_said = |problem: &String| {
             let beginning = problem.strip_suffix('…').unwrap_or("\0");
-            content
+            blocks
                 .iter()
                 .any(|block| block["text"].as_str().is_some_and(|text| text.starts_with(beginning)))
         };
+        let (structured, is_error) = (structured.as_ref(), problem.is_some());
         let unsaid = problem.filter(|problem| !is_said(problem));
-        content.extend(unsaid.map(|text| text_block(&text)));
-        finish(members, content, is_error, meta, self)
+        self.spell(Frame { structured, is_error, meta, stream_id: None }, |content| {
+            for block in &blocks {
+                content.value(block);
+            }
+            if let Some(problem) = &unsaid {
+                content.text(problem);
+            }
+        })
     }
 
     /// The result of a call that did not begin (A36). Its text gives the model the reason: the
     /// arguments are wrong, or the tool refuses them.
-    pub fn call_refused(&self, problem: &str, meta: CallMeta<'_>) -> Value {
-        finish(Map::new(), vec![text_block(problem)], true, meta, self)
+    pub fn call_refused(&self, problem: &str, meta: CallMeta<'_>) -> CallResult {
+        let frame = Frame { is_error: true, meta, ..Frame::default() };
+        self.spell(frame, |content| content.text(problem))
     }
 
     /// The result of a call whose output is too long, or was requested as a stream. It holds the
@@ -319,53 +321,33 @@ impl Results<'_> {
         rest: Rest<'_>,
         spec: &ToolSpec,
         meta: CallMeta<'_>,
-    ) -> Value {
+    ) -> CallResult {
         let beginning = &beginning[..beginning.len().min(limits::MCP_SUMMARY_BYTES)];
         let text = beginning_text(beginning);
-        let mut content = Vec::new();
-        if !text.is_empty() {
-            content.push(text_block(text));
-        }
         let has_schema = output_schema(spec, self.version()).is_some();
-        content.push(text_block(&rest.in_words(text.is_empty())));
-        if has_schema {
-            content.push(text_block("The result is too long for structured content."));
-        }
         let is_error = has_schema || rest.is_lost();
-        let mut document = finish(Map::new(), content, is_error, meta, self);
-        if let Value::Object(members) = &mut document
-            && let Rest::Stream(stream_id) | Rest::Held(stream_id) = rest
-        {
-            add_meta(members, META_STREAM, json!({ "stream_id": stream_id }));
-        }
-        document
+        let stream_id = match rest {
+            Rest::Stream(stream_id) | Rest::Held(stream_id) => Some(stream_id),
+            Rest::Told | Rest::CutShort | Rest::Lost => None,
+        };
+        self.spell(Frame { structured: None, is_error, meta, stream_id }, |content| {
+            if !text.is_empty() {
+                content.text(text);
+            }
+            content.text(&rest.in_words(text.is_empty()));
+            if has_schema {
+                content.text("The result is too long for structured content.");
+            }
+        })
     }
 
     /// The result of one of this server's own tools whose output is one JSON value, such as
     /// `stream_read`.
-    pub fn call_value(&self, value: Value, meta: CallMeta<'_>) -> Value {
-        let content = vec![text_block(&value.to_string())];
-        let mut members = Map::new();
-        if self.version() >= Version::V2025_06_18 {
-            members.insert("structuredContent".to_owned(), value);
-        }
-        finish(members, content, false, meta, self)
+    pub fn call_value(&self, value: &Value, meta: CallMeta<'_>) -> CallResult {
+        let structured = Some(value).filter(|_| self.version() >= Version::V2025_06_18);
+        let frame = Frame { structured, meta, ..Frame::default() };
+        self.spell(frame, |content| content.text(&value.to_string()))
     }
-}
-
-fn finish(
-    mut members: Map<String, Value>,
-    content: Vec<Value>,
-    is_error: bool,
-    meta: CallMeta<'_>,
-    results: &Results<'_>,
-) -> Value {
-    members.insert("content".to_owned(), content.into());
-    if is_error {
-        members.insert("isError".to_owned(), true.into());
-    }
-    meta.add_to(&mut members);
-    results.complete(members)
 }
 
 /// The failure of a call, as a sentence for a model; `None` if it completed.
@@ -386,7 +368,7 @@ fn problem(end: ToolCallEnd<'_>) -> Option<String> {
     Some(text)
 }
 
-fn structured(
+fn structured_of(
     version: Version,
     output: &[u8],
     fits: &dyn Fn(&Value) -> Result<(), String>,
@@ -408,19 +390,6 @@ fn structured(
 /// A block of text.
 pub fn text_block(text: &str) -> Value {
     json!({ "type": "text", "text": text })
-}
-
-/// Output that is no content block: text if it is valid UTF-8, otherwise a resource with its bytes.
-fn output_block(output: &[u8], execution: &str) -> Value {
-    match std::str::from_utf8(output) {
-        Ok(text) => text_block(text),
-        Err(_) => {
-            let uri = format!("streamdoor://executions/{execution}/output");
-            let mime_type = "application/octet-stream";
-            let resource = json!({ "uri": uri, "mimeType": mime_type, "blob": encoded(output) });
-            json!({ "type": "resource", "resource": resource })
-        }
-    }
 }
 
 /// The longest valid text at the start of `bytes`.

@@ -159,7 +159,8 @@ fn an_output_with_a_schema_is_structured_or_an_error() {
     let call = |version: Version, spec: &ToolSpec, output: &str, fits: &dyn Fn(&Value) -> _| {
         let server = ServerInfo::default();
         let all = collected(&[(false, false, output.as_bytes())]);
-        let document = Results::new(version, &server).call(&all, DONE, spec, META, fits);
+        let results = Results::new(version, &server);
+        let document = Value::from(results.call(&all, DONE, spec, META, fits));
         check(version, "CallToolResult", &document);
         assert_eq!(document["content"][0]["text"], output);
         document
@@ -215,7 +216,7 @@ fn a_result_that_is_too_long_is_how_it_begins_and_a_stream() {
         assert_eq!(document.get("isError").is_some(), owes, "{document}");
     }
     for (version, document) in
-        each("CallToolResult", |results| results.call_value(json!({"a": 1}), META))
+        each("CallToolResult", |results| results.call_value(&json!({"a": 1}), META))
     {
         assert_eq!(document["content"], json!([text_block("{\"a\":1}")]));
         let is_there = document.get("structuredContent").is_some();

@@ -15,7 +15,7 @@
 //! | `client`, `server` | the capabilities of each side |
 //! | `context`, `ask`, `params` | the common part of requests; the requests and their parameters |
 //! | `session`, `stateless`, `headers` | admission of messages |
-//! | `results`, `call`, `tasks`, `questions` | documents of results |
+//! | `results`, `call`, `call_result`, `tasks`, `questions` | documents of results |
 //! | `notify`, `progress` | notifications |
 //! | `catalog`, `completion`, `cursor` | lists, completion and pages |
 //! | `request_state`, `streams` | state that a client returns; results that are read in pieces |
@@ -29,6 +29,9 @@ mod ask;
 #[cfg(test)]
 mod ask_tests;
 mod call;
+mod call_result;
+#[cfg(test)]
+mod call_result_tests;
 #[cfg(test)]
 mod call_tests;
 pub mod catalog;
@@ -69,6 +72,7 @@ mod version;
 
 pub use ask::{Ask, ClientNotification, Complete, CompletionTarget, Filter, Incoming};
 pub use call::{CallMeta, Collected, Rest, ToolCallEnd, block, text_block};
+pub use call_result::CallResult;
 pub use catalog::Catalog;
 pub use client::{ClientCapabilities, ClientInfo, TASKS_EXTENSION};
 pub use context::{

@@ -184,6 +184,10 @@ impl<'a> Results<'a> {
     pub fn version(&self) -> Version {
         self.version
     }
+
+    pub(super) fn server(&self) -> &ServerInfo {
+        self.server
+    }
 }
 
 fn listed(name: &str, page: Page<Value>) -> Map<String, Value> {

@@ -16,10 +16,13 @@ const OLD: Version = Version::V2025_11_25;
 const NEW: Version = Version::V2026_07_28;
 
 /// Makes a document in each version, and checks its shape.
-pub(super) fn each(shape: &str, make: impl Fn(&Results<'_>) -> Value) -> Vec<(Version, Value)> {
+pub(super) fn each<D: Into<Value>>(
+    shape: &str,
+    make: impl Fn(&Results<'_>) -> D,
+) -> Vec<(Version, Value)> {
     let server = ServerInfo { title: Some("T".to_owned()), ..Default::default() };
     let documents = Version::ALL.map(|version| {
-        let document = make(&Results::new(version, &server));
+        let document = make(&Results::new(version, &server)).into();
         check(version, shape, &document);
         let is_typed = document.get("resultType").is_some();
         assert_eq!(is_typed, version == NEW, "{document}"); // B2.

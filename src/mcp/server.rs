@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::client::TASKS_EXTENSION;
 use super::{Era, Version};
+use crate::wire::object::write_object;
 
 /// The data that a server declares about itself. It is the same for all clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,6 +53,16 @@ impl ServerInfo {
             document["title"] = title.as_str().into();
         }
         document
+    }
+
+    /// Appends the `Implementation` of this version.
+    pub(super) fn write(&self, out: &mut Vec<u8>, version: Version) {
+        write_object(out, |document| {
+            document.text("name", &self.name);
+            document.text("version", &self.version);
+            let title = self.title.as_deref();
+            document.text_if("title", title.filter(|_| version >= Version::V2025_06_18));
+        });
     }
 
     /// The `ServerCapabilities` of this version.

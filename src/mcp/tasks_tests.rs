@@ -71,7 +71,7 @@ fn the_result_of_a_task_is_that_of_its_call_and_names_the_task() {
     // A48, A49.
     let server = ServerInfo::default();
     let results = Results::new(OLD, &server);
-    let call = results.call_refused("no", META);
+    let call = Value::from(results.call_refused("no", META));
     let result = results.task_result("k", &call);
     check(OLD, "CallToolResult", &result);
     assert_eq!(result["_meta"]["io.modelcontextprotocol/related-task"], json!({"taskId": "k"}));

@@ -318,10 +318,19 @@ fn response(
 
 /// Appends the reply to a request.
 pub fn write_result(out: &mut Vec<u8>, id: &Id, result: &Value) {
+    write_reply(out, id, |out| json::write_value(out, result));
+}
+
+/// Appends the reply to a request, whose result is JSON already.
+pub(crate) fn write_spelled_result(out: &mut Vec<u8>, id: &Id, result: &[u8]) {
+    write_reply(out, id, |out| out.extend_from_slice(result));
+}
+
+fn write_reply(out: &mut Vec<u8>, id: &Id, write: impl FnOnce(&mut Vec<u8>)) {
     out.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
     out.extend_from_slice(id.as_json().as_bytes());
     out.extend_from_slice(b",\"result\":");
-    json::write_value(out, result);
+    write(out);
     out.push(b'}');
 }
 

@@ -12,7 +12,7 @@ use crate::base::{Handle, Instant, Principal};
 use crate::endpoint::{Answer, JSON};
 use crate::engine::Event;
 use crate::limits;
-use crate::mcp::{Context, Era, McpFault};
+use crate::mcp::{CallResult, Context, Era, McpFault};
 use crate::reactor::{ConnectionId, Reactor};
 use crate::server::guests::Guests;
 use crate::server::hub::connection::{Doing, Timer};
@@ -27,7 +27,46 @@ use crate::wire::http1::Status;
 use crate::wire::jsonrpc::{self, Id};
 
 /// The reply to a request: a result or an error.
-pub(in crate::server) type Reply = Result<Value, McpFault>;
+pub(in crate::server) type Reply = Result<Replied, McpFault>;
+
+/// The result of a request.
+#[derive(Clone, Debug)]
+pub(in crate::server) enum Replied {
+    /// The result of a call.
+    Call(CallResult),
+    /// The result of any other request, or of a call that has no result of its own yet.
+    Other(Value),
+}
+
+impl Replied {
+    /// True if it is the result of a call that has failed.
+    pub fn is_error(&self) -> bool {
+        match self {
+            Replied::Call(result) => result.is_error(),
+            Replied::Other(result) => result["isError"] == true,
+        }
+    }
+
+    /// The result as a value.
+    pub fn into_value(self) -> Value {
+        match self {
+            Replied::Call(result) => result.into(),
+            Replied::Other(result) => result,
+        }
+    }
+}
+
+impl From<CallResult> for Replied {
+    fn from(result: CallResult) -> Replied {
+        Replied::Call(result)
+    }
+}
+
+impl From<Value> for Replied {
+    fn from(result: Value) -> Replied {
+        Replied::Other(result)
+    }
+}
 
 /// The sender of a request, and the way back to it.
 #[derive(Clone, Copy, Debug)]
@@ -126,8 +165,10 @@ impl KeptAnswers {
 pub(in crate::server) fn outcome_of(reply: &Reply) -> McpOutcome {
     match reply {
         Err(_) => McpOutcome::Refused,
-        Ok(result) if result["isError"] == true => McpOutcome::ToolError,
-        Ok(result) if result["resultType"] == "input_required" => McpOutcome::InputRequired,
+        Ok(result) if result.is_error() => McpOutcome::ToolError,
+        Ok(Replied::Other(result)) if result["resultType"] == "input_required" => {
+            McpOutcome::InputRequired
+        }
         Ok(_) => McpOutcome::Completed,
     }
 }
@@ -141,9 +182,16 @@ fn bytes_of(call: &McpCall) -> usize {
 
 /// Encodes a reply as a message.
 pub(in crate::server) fn write_answer(request: &Id, reply: &Reply) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(256);
+    let length = match reply {
+        Ok(Replied::Call(result)) => result.as_json().len(),
+        _ => 0,
+    };
+    let mut bytes = Vec::with_capacity(256 + length);
     match reply {
-        Ok(result) => jsonrpc::write_result(&mut bytes, request, result),
+        Ok(Replied::Call(result)) => {
+            jsonrpc::write_spelled_result(&mut bytes, request, result.as_json());
+        }
+        Ok(Replied::Other(result)) => jsonrpc::write_result(&mut bytes, request, result),
         Err(fault) => fault.write(&mut bytes, Some(request)),
     }
     bytes

@@ -39,8 +39,8 @@ pub(in crate::server) fn carry_out_mcp<R: Reactor + 'static>(
         Ask::CallTool { name, arguments } => {
             tools::call_tool(shard, source, context, &name, arguments)
         }
-        Ask::Ping | Ask::SetLevel(_) => Some(Ok(results.empty())),
-        Ask::Discover => Some(Ok(results.discover())),
+        Ask::Ping | Ask::SetLevel(_) => Some(Ok(results.empty().into())),
+        Ask::Discover => Some(Ok(results.discover().into())),
         Ask::ListTools { cursor } => Some(list_tools(shard, owner, &results, cursor.as_deref())),
         Ask::ListResources { ref cursor } => match far::gather_list(shard, &source, &context, &ask)
         {
@@ -136,7 +136,7 @@ fn list_tools<R: Reactor + 'static>(
     all.sort_by(|one, other| one.name.cmp(&other.name));
     all.dedup_by(|one, other| one.name == other.name);
     let page = cursor::page(List::Tools, all, |spec| spec.name.clone(), cursor)?;
-    Ok(results.tools(documents(page, |spec| results::tool(&spec, results.version()))))
+    Ok(results.tools(documents(page, |spec| results::tool(&spec, results.version()))).into())
 }
 
 fn list_prompts<R: Reactor + 'static>(
@@ -148,7 +148,7 @@ fn list_prompts<R: Reactor + 'static>(
     let mut all: Vec<_> = catalog.prompts.iter().collect();
     all.sort_by(|one, other| one.name.cmp(&other.name));
     let page = cursor::page(List::Prompts, all, |prompt| prompt.name.clone(), cursor)?;
-    Ok(results.prompts(documents(page, |prompt| prompt.to_json(results.version()))))
+    Ok(results.prompts(documents(page, |prompt| prompt.to_json(results.version()))).into())
 }
 
 fn get_prompt<R: Reactor + 'static>(
@@ -167,7 +167,7 @@ fn get_prompt<R: Reactor + 'static>(
     let bound = Bound { principal: source.owner, method: "prompts/get", name, arguments };
     let replies = shard.guests.mcp.seal.replies(bound, context, shard.now)?;
     match call_catalog(shard, || (prompt.render)(arguments, &replies, &context.client))?? {
-        Rendered::Messages(messages) => Ok(results.prompt(&prompt.description, messages)),
+        Rendered::Messages(messages) => Ok(results.prompt(&prompt.description, messages).into()),
         Rendered::Ask(Asking::Ask { questions, state })
             if context.version.era() == Era::Stateless =>
         {
@@ -192,7 +192,7 @@ pub(in crate::server) fn input_required<R: Reactor + 'static>(
     questions::check(context.version, &context.client, questions)?;
     let sealed =
         state.map(|state| shard.guests.mcp.seal.seal(bound, &state, shard.now)).transpose()?;
-    Ok(results.input_required(questions, sealed))
+    Ok(results.input_required(questions, sealed).into())
 }
 
 /// Returns the answers and the state that a request brings from an earlier one.
@@ -218,7 +218,7 @@ pub(in crate::server) fn complete_argument<R: Reactor + 'static>(
     let catalog = catalog(shard);
     let tool = |name: &str| receive::tool_spec(shard, owner, name);
     let sources = Sources { catalog: &catalog, tool: &tool, executions };
-    Ok(results.completion(&completion::complete(wanted, &sources)?))
+    Ok(results.completion(&completion::complete(wanted, &sources)?).into())
 }
 
 /// Handles a notification of a client.

@@ -253,7 +253,7 @@ pub(in crate::server) fn end_mcp<R: Reactor + 'static>(shard: &mut ServerShard<R
             mcp.calls.get(handle).is_some_and(|call| matches!(call.stage, Stage::Listens(_)));
         let server = ask::server_info(shard);
         let reply = match listens {
-            true => Ok(Results::new(context.version, &server).listened(&context.id)),
+            true => Ok(Results::new(context.version, &server).listened(&context.id).into()),
             false => Err(McpFault::busy("the server is ending")),
         };
         answer::answer_call(shard, handle, reply);

@@ -11,7 +11,7 @@ use crate::engine::{Event, From};
 use crate::limits;
 use crate::mcp::results::Results;
 use crate::mcp::streams::{self, ReadError, StreamCall};
-use crate::mcp::{CallMeta, Context, Rest};
+use crate::mcp::{CallMeta, CallResult, Context, Rest};
 use crate::reactor::Reactor;
 use crate::server::guests::ServedRun;
 use crate::server::mcp::answer::{Reply, Source};
@@ -31,7 +31,7 @@ pub(in crate::server) fn use_stream<R: Reactor + 'static>(
 ) -> Option<Reply> {
     let server = ask::server_info(shard);
     let results = Results::new(context.version, &server);
-    let refused = |text: &str| Some(Ok(results.call_refused(text, CallMeta::default())));
+    let refused = |text: &str| Some(Ok(results.call_refused(text, CallMeta::default()).into()));
     match call {
         Err(problem) => refused(&problem),
         Ok(StreamCall::Open { tool, arguments }) => {
@@ -48,7 +48,7 @@ pub(in crate::server) fn use_stream<R: Reactor + 'static>(
             Ok(keep) => {
                 let total_bytes = close_stream(shard, keep);
                 let value = streams::closed(&stream_id, total_bytes);
-                Some(Ok(results.call_value(value, CallMeta::default())))
+                Some(Ok(results.call_value(&value, CallMeta::default()).into()))
             }
         },
     }
@@ -63,7 +63,7 @@ fn open_stream<R: Reactor + 'static>(
 ) -> Reply {
     let server = ask::server_info(shard);
     let results = Results::new(context.version, &server);
-    let refused = |text: &str| Ok(results.call_refused(text, CallMeta::default()));
+    let refused = |text: &str| Ok(results.call_refused(text, CallMeta::default()).into());
     let Some(spec) = receive::tool_spec(shard, source.owner, tool) else {
         return refused(&format!("argument `tool`: unknown tool `{tool}`"));
     };
@@ -84,7 +84,7 @@ fn open_stream<R: Reactor + 'static>(
             let value = streams::opened(&id.to_string(), &spec.name);
             let (token, events) = names_of(shard, id);
             let id = id.to_string();
-            Ok(results.call_value(value, meta_of(&id, token.as_deref(), events.as_deref())))
+            Ok(results.call_value(&value, meta_of(&id, token.as_deref(), events.as_deref())).into())
         }
     }
 }
@@ -98,7 +98,7 @@ pub(in crate::server) fn open_with<R: Reactor + 'static>(
     prepared: Prepared,
 ) -> Reply {
     match begin_stream(shard, *source, context, spec, prepared) {
-        Ok((id, spec)) => Ok(stream_result(shard, context, id, &spec, &[])),
+        Ok((id, spec)) => Ok(stream_result(shard, context, id, &spec, &[]).into()),
         Err(reply) => reply,
     }
 }
@@ -135,7 +135,7 @@ pub(in crate::server) fn refusal<R: Reactor + 'static>(
     problem: &str,
 ) -> Reply {
     let server = ask::server_info(shard);
-    Ok(Results::new(context.version, &server).call_refused(problem, CallMeta::default()))
+    Ok(Results::new(context.version, &server).call_refused(problem, CallMeta::default()).into())
 }
 
 /// Takes a place for a stream of this principal. Streams that were read to their ends, or not for a
@@ -295,13 +295,13 @@ fn read_now<R: Reactor + 'static>(
     let mcp = &mut shard.guests.mcp;
     let meta = CallMeta::default();
     let Some(keep) = mcp.keeps.get_mut(handle) else {
-        return Some(Ok(results.call_refused("the stream was closed", meta)));
+        return Some(Ok(results.call_refused("the stream was closed", meta).into()));
     };
     let id = keep.execution.expect("a stream has an execution").to_string();
     if keep.missed_bytes > 0 {
         let text = format!("the first {} bytes are no longer held", keep.missed_bytes);
         keep.missed_bytes = 0; // It is reported once.
-        return Some(Ok(results.call_refused(&text, meta)));
+        return Some(Ok(results.call_refused(&text, meta).into()));
     }
     let problem = keep.over.as_ref().and_then(crate::server::mcp::kept_output::Over::problem);
     let is_let_go = keep.is_let_go();
@@ -318,7 +318,7 @@ fn read_now<R: Reactor + 'static>(
         Err(ReadError::Empty) => streams::timed_out(&id, window),
         Err(error) => {
             let text = streams::read_problem(error).unwrap_or_default();
-            return Some(Ok(results.call_refused(&text, meta)));
+            return Some(Ok(results.call_refused(&text, meta).into()));
         }
     };
     if keep.is_done() {
@@ -327,7 +327,7 @@ fn read_now<R: Reactor + 'static>(
     if let (Some(asked_count), Some(subscriber)) = (keep.ask_after_read(), keep.subscriber) {
         shard.tell(Event::Demand(subscriber, asked_count));
     }
-    Some(Ok(results.call_value(value, meta)))
+    Some(Ok(results.call_value(&value, meta).into()))
 }
 
 /// Answers a read that has waited, if it can be answered now.
@@ -429,7 +429,7 @@ pub(in crate::server) fn answer_with_stream<R: Reactor + 'static>(
     let beginning = std::mem::take(&mut keep.beginning);
     set_stream_timer(shard, handle);
     let result = stream_result(shard, &context, execution, &spec, &beginning);
-    answer::answer_call(shard, call, Ok(result));
+    answer::answer_call(shard, call, Ok(result.into()));
 }
 
 /// Returns the answer to a call whose result is a stream.
@@ -439,7 +439,7 @@ pub(in crate::server) fn stream_result<R: Reactor + 'static>(
     id: ExecutionId,
     spec: &ToolSpec,
     beginning: &[u8],
-) -> Value {
+) -> CallResult {
     let server = ask::server_info(shard);
     let results = Results::new(context.version, &server);
     let (token, events) = names_of(shard, id);

@@ -56,7 +56,7 @@ pub(in crate::server) fn page_of_resources<R: Reactor + 'static>(
     items.extend(catalog.resources.iter().map(|one| one.to_json(results.version())));
     let key_of = |item: &Value| item["uri"].as_str().unwrap_or_default().to_owned();
     items.sort_by_key(key_of);
-    Ok(results.resources(cursor::page(List::Resources, items, key_of, cursor)?))
+    Ok(results.resources(cursor::page(List::Resources, items, key_of, cursor)?).into())
 }
 
 pub(in crate::server) fn list_templates<R: Reactor + 'static>(
@@ -71,7 +71,7 @@ pub(in crate::server) fn list_templates<R: Reactor + 'static>(
     all.extend(results::execution_templates());
     let key_of = |item: &Value| item["uriTemplate"].as_str().unwrap_or_default().to_owned();
     all.sort_by_key(key_of);
-    Ok(results.templates(cursor::page(List::Templates, all, key_of, cursor)?))
+    Ok(results.templates(cursor::page(List::Templates, all, key_of, cursor)?).into())
 }
 
 /// True if this resource exists and this principal may know it.
@@ -116,7 +116,7 @@ pub(in crate::server) fn read_resource<R: Reactor + 'static>(
             ask::call_catalog(shard, || catalog.read(uri))?.ok_or_else(not_found)?
         }
     };
-    Ok(results.contents(vec![item]))
+    Ok(results.contents(vec![item]).into())
 }
 
 /// Returns the output of an execution, as far as it is still held.
@@ -151,7 +151,7 @@ pub(in crate::server) fn subscribe_resource<R: Reactor + 'static>(
         }
         listen::watch_for_session(shard, name, uri);
     }
-    Ok(results.empty())
+    Ok(results.empty().into())
 }
 
 pub(in crate::server) fn unsubscribe_resource<R: Reactor + 'static>(
@@ -167,5 +167,5 @@ pub(in crate::server) fn unsubscribe_resource<R: Reactor + 'static>(
         }
         listen::unwatch_for_session(shard, name, uri);
     }
-    Ok(results.empty())
+    Ok(results.empty().into())
 }

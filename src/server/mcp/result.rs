@@ -52,9 +52,9 @@ pub(in crate::server) fn result_of<R: Reactor + 'static>(
         shard.tools.check_output(&spec.name, output).map_err(|error| error.to_string())
     };
     Ok(match &keep.content {
-        Content::All(collected) => results.call(collected, end, &spec, meta, &fits),
+        Content::All(collected) => results.call(collected, end, &spec, meta, &fits).into(),
         Content::Beginning(collected) if problem.is_some() => {
-            results.call(collected, end, &spec, meta, &fits)
+            results.call(collected, end, &spec, meta, &fits).into()
         }
         Content::Beginning(collected) => {
             let rest = match keep.is_streamed {
@@ -63,10 +63,10 @@ pub(in crate::server) fn result_of<R: Reactor + 'static>(
                 true if is_cut_short => Rest::CutShort,
                 true => Rest::Told,
             };
-            results.call_in_part(collected.output(), rest, &spec, meta)
+            results.call_in_part(collected.output(), rest, &spec, meta).into()
         }
         Content::Window(_) => {
-            results.call_in_part(&keep.beginning, Rest::Stream(&name), &spec, meta)
+            results.call_in_part(&keep.beginning, Rest::Stream(&name), &spec, meta).into()
         }
     })
 }

@@ -14,7 +14,7 @@ use crate::mcp::tasks::{self, Detail, TaskState};
 use crate::mcp::{Context, Era, META_TASK, McpFault, Version, notify, questions};
 use crate::reactor::Reactor;
 use crate::server::guests::Guests;
-use crate::server::mcp::answer::{Reply, Source};
+use crate::server::mcp::answer::{Replied, Reply, Source};
 use crate::server::mcp::call::{Asker, Stage};
 use crate::server::mcp::kept_output::{KeptOutput, Role};
 use crate::server::mcp::tools::{ToolCall, execute_error};
@@ -43,7 +43,7 @@ pub(in crate::server) struct Task {
     remembers: Option<Value>,
     rounds: u32,
     /// The reply to the call that became the task.
-    pub reply: Option<Reply>,
+    pub reply: Option<Result<Value, McpFault>>,
 }
 
 /// The limit of rounds of questions for one task.
@@ -124,7 +124,7 @@ pub(in crate::server) fn begin_task<R: Reactor + 'static>(
     let Some(task) = mcp.task(handle) else {
         return Err(McpFault::internal("the task is gone"));
     };
-    Ok(Results::new(task.context.version, &server).task_created(&task.document()))
+    Ok(Results::new(task.context.version, &server).task_created(&task.document()).into())
 }
 
 /// Runs the tool of a task, or asks its questions first.
@@ -253,9 +253,9 @@ fn finish_task<R: Reactor + 'static>(
         _ if task.state.is_terminal() => task.state,
         (_, Outcome::Cancelled) => TaskState::Cancelled,
         (Err(_), _) => TaskState::Failed,
-        (Ok(result), _) => TaskState::of_result(task.context.version, result["isError"] == true),
+        (Ok(result), _) => TaskState::of_result(task.context.version, result.is_error()),
     };
-    task.reply = Some(reply);
+    task.reply = Some(reply.map(Replied::into_value));
     task.open.clear();
     set_task_state(shard, handle, state);
     answer_awaiting(shard, handle);
@@ -276,11 +276,11 @@ fn answer_awaiting<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Han
 fn of_task<R: Reactor + 'static>(
     shard: &ServerShard<R>,
     name: &str,
-    reply: Reply,
+    reply: Result<Value, McpFault>,
     context: &Context,
 ) -> Reply {
     let server = ask::server_info(shard);
-    Ok(Results::new(context.version, &server).task_result(name, &reply?))
+    Ok(Results::new(context.version, &server).task_result(name, &reply?).into())
 }
 
 /// Returns the task of this name, if it belongs to this principal.
@@ -309,7 +309,7 @@ pub(in crate::server) fn get_task<R: Reactor + 'static>(
     let results = Results::new(context.version, &server);
     let mcp = &mut shard.guests.mcp;
     let task = mcp.task(handle).ok_or_else(McpFault::task_not_found)?;
-    Ok(task.with_detail(|detail| results.task(&task.document(), detail)))
+    Ok(task.with_detail(|detail| results.task(&task.document(), detail)).into())
 }
 
 pub(in crate::server) fn task_result<R: Reactor + 'static>(
@@ -378,7 +378,7 @@ pub(in crate::server) fn cancel_task<R: Reactor + 'static>(
     }
     let mcp = &mut shard.guests.mcp;
     let task = mcp.task(handle).ok_or_else(McpFault::task_not_found)?;
-    Ok(results.task_cancelled(&task.document()))
+    Ok(results.task_cancelled(&task.document()).into())
 }
 
 pub(in crate::server) fn update_task<R: Reactor + 'static>(
@@ -396,7 +396,7 @@ pub(in crate::server) fn update_task<R: Reactor + 'static>(
     }
     go_on_if_answered(shard, handle);
     let server = ask::server_info(shard);
-    Ok(Results::new(context.version, &server).empty())
+    Ok(Results::new(context.version, &server).empty().into())
 }
 
 fn go_on_if_answered<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
@@ -494,7 +494,7 @@ pub(in crate::server) fn page(
 ) -> Reply {
     let key_of = |item: &Value| item["taskId"].as_str().unwrap_or_default().to_owned();
     items.sort_by_key(key_of);
-    Ok(results.tasks(cursor::page(List::Tasks, items, key_of, cursor)?))
+    Ok(results.tasks(cursor::page(List::Tasks, items, key_of, cursor)?).into())
 }
 
 impl Task {

@@ -315,6 +315,6 @@ pub(in crate::server) fn attach_notifier<R: Reactor + 'static>(
 pub(in crate::server) fn execute_error(results: &Results<'_>, error: &ExecuteError) -> Reply {
     match error {
         ExecuteError::NoRandomness => Err(McpFault::internal(error.to_string())),
-        _ => Ok(results.call_refused(&error.to_string(), CallMeta::default())),
+        _ => Ok(results.call_refused(&error.to_string(), CallMeta::default()).into()),
     }
 }

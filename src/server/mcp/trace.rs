@@ -122,7 +122,7 @@ pub(in crate::server) fn cancel_span<R: Reactor + 'static>(
 pub(in crate::server) fn error_of(reply: &Reply) -> Option<String> {
     match reply {
         Err(fault) => Some(fault.code.to_string()),
-        Ok(result) => (result["isError"] == true).then(|| "tool_error".to_owned()),
+        Ok(result) => result.is_error().then(|| "tool_error".to_owned()),
     }
 }
 
