@@ -692,6 +692,9 @@ pub const MCP_READ_WAIT: Duration = Duration::from_secs(5);
 pub const MCP_STREAMS_PER_PRINCIPAL_MAX: usize = 8;
 /// Payload bytes that share one notification.
 pub const MCP_NOTIFICATION_BYTES_MAX: usize = 16 << 10;
+/// Bytes of chunks' text that a notification holds twice: as its message, and in each chunk. A
+/// longer text is only in the message.
+pub const MCP_TEXT_TWICE_BYTES_MAX: usize = 256;
 /// Sessions of one shard. With tokens, each principal may have a quarter of them.
 pub const MCP_SESSIONS_MAX: usize = 1_024;
 /// Time without requests after which a session is removed.
@@ -727,6 +730,7 @@ const _: () = {
     assert!(6 * MCP_READ_BYTES_MAX < MCP_LINE_BYTES_MAX); // JSON escapes a character in six.
     assert!(6 * MCP_RESULT_BYTES_MAX < MCP_LINE_BYTES_MAX);
     assert!(MCP_NOTIFICATION_BYTES_MAX <= MCP_READ_BYTES_MAX);
+    assert!(MCP_TEXT_TWICE_BYTES_MAX < MCP_NOTIFICATION_BYTES_MAX); // The longer ones are worth it.
     // A sealed state fits in a line, in base 64.
     assert!(2 * MCP_STATE_BYTES_MAX < MCP_LINE_BYTES_MAX);
 };

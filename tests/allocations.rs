@@ -350,8 +350,13 @@ fn notifying_allocates_nothing() {
             context: None,
             gap: (seq % 7 == 0).then_some(gap),
             task: Some("task"),
+            has_full_chunks: false,
         };
+        let long = ChunkNotification { data: &[b'x'; 1_000], ..text };
+        let full = ProgressNotification { has_full_chunks: true, ..note };
         notify::progress(&mut out, &note, [text, text].into_iter());
+        notify::progress(&mut out, &note, [text, long].into_iter());
+        notify::progress(&mut out, &full, [text, long].into_iter());
         notify::partial_result(&mut out, Version::LATEST, &token, seq, [text, bytes].into_iter());
         notify::message(&mut out, Level::Info, Some("tool"), Data::Text("a line"), None);
         notify::resources_updated(&mut out, "streamdoor://executions/x", Some(&token));

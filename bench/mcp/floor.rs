@@ -310,9 +310,9 @@ struct Note {
     is_sse: bool,
     payload: Box<[u8]>,
     bytes: Vec<u8>,
-    /// The places of progress, seq and offset, and those of the two stamps.
+    /// The places of progress, seq and offset, and those of the stamp: a short text is sent twice.
     numbers: [Range<usize>; 3],
-    stamps: [Range<usize>; 2],
+    stamps: Vec<Range<usize>>,
 }
 
 impl Note {
@@ -353,21 +353,21 @@ impl Note {
         }
         progress(&mut self.bytes, &note, std::iter::once(chunk));
         self.bytes.extend_from_slice(if self.is_sse { b"\n\n" } else { b"\n" });
-        let digits = |name: &str| self.digits_behind(name);
+        let digits = |name: &str| self.digits_behind(name).expect("each notification has it");
         let stamp_of = |name: &str| {
-            let start = digits(name).start;
-            start..start + STAMP_DIGITS
+            let start = self.digits_behind(name)?.start;
+            Some(start..start + STAMP_DIGITS)
         };
         let numbers = [digits("\"progress\":"), digits("\"seq\":"), digits("\"offset\":")];
-        let stamps = [stamp_of("\"message\":\""), stamp_of("\"data\":\"")];
+        let stamps = ["\"message\":\"", "\"data\":\""].into_iter().filter_map(stamp_of).collect();
         (self.numbers, self.stamps) = (numbers, stamps);
     }
 
-    fn digits_behind(&self, name: &str) -> Range<usize> {
+    fn digits_behind(&self, name: &str) -> Option<Range<usize>> {
         let found = self.bytes.windows(name.len()).position(|window| window == name.as_bytes());
-        let start = found.expect("a notification of a chunk has it") + name.len();
+        let start = found? + name.len();
         let digits = self.bytes[start..].iter().take_while(|byte| byte.is_ascii_digit());
-        start..start + digits.count()
+        Some(start..start + digits.count())
     }
 }
 
@@ -377,8 +377,8 @@ mod tests {
 
     #[test]
     fn every_notification_is_what_formatting_it_anew_gives() {
-        for is_sse in [true, false] {
-            let (mut note, mut anew) = (Note::new(3, 30, is_sse), Note::new(3, 30, is_sse));
+        for (is_sse, size_bytes) in [(true, 30), (false, 30), (true, 300), (false, 300)] {
+            let [mut note, mut anew] = [(); 2].map(|()| Note::new(3, size_bytes, is_sse));
             let (mut seq, mut planned_ns) = (1, 95);
             for _ in 0..300 {
                 anew.format_again(seq, planned_ns);

@@ -2,8 +2,9 @@
 //! connection, in server-sent events. Over standard streams, all calls share one, in lines.
 //!
 //! From a notification, the token is read, and from each chunk in it `seq` and the stamp. Each is
-//! searched first at its last position. Rare messages are parsed as JSON. Third-party servers have
-//! no chunks: there `progress` is the number, and `message` begins with the stamp.
+//! searched first at its last position. Rare messages are parsed as JSON. Chunks without data have
+//! their stamps in `message`, which has no escapes here. Third-party servers have no chunks: there
+//! `progress` is the number, and `message` begins with the stamp.
 
 use serde_json::Value;
 use streamdoor::wire::http1::{Method, ResponsePart, ResponseReader};
@@ -49,6 +50,9 @@ struct Calls {
     token_place: Place,
     seq_place: Place,
     stamp_place: Place,
+    encoding_place: Place,
+    length_place: Place,
+    message_place: Place,
     given_chunks: u64,
     missed_chunks: u64,
 }
@@ -144,6 +148,9 @@ impl Calls {
             token_place: place(b"\"progressToken\":"),
             seq_place: place(seq),
             stamp_place: place(stamp),
+            encoding_place: place(b"\"encoding\":\""),
+            length_place: place(b"\"length\":"),
+            message_place: place(b"\"message\":\""),
             given_chunks: 0,
             missed_chunks: 0,
         }
@@ -192,12 +199,12 @@ impl Calls {
         let Some(track) = track.filter(|at| !self.tracks[*at].has_ended) else {
             return Err(format!("a notification without a call: {}", text()));
         };
-        let mut rest = json;
+        let (mut rest, mut cut_bytes) = (json, 0);
         if self.seq_place.number(rest, usize::MAX).is_none() {
             return self.gap(track, json);
         }
         while let Some(seq) = self.seq_place.number(rest, usize::MAX) {
-            let Some(due_ns) = self.stamp_place.number(rest, STAMP_DIGITS) else {
+            let Some((due_ns, at)) = self.stamp(json, rest, &mut cut_bytes) else {
                 return Err(format!("a chunk without a stamp: {}", text()));
             };
             if seq != self.tracks[track].last_seq + 1 {
@@ -206,12 +213,32 @@ impl Calls {
             self.tracks[track].last_seq = seq;
             self.given_chunks += 1;
             chunk(seq, due_ns);
-            rest = &rest[self.stamp_place.at..];
+            rest = &rest[at..];
             if self.dialect == Dialect::Plain || !has_another(rest) {
                 break;
             }
         }
         Ok(())
+    }
+
+    /// Returns the stamp of the first chunk in `rest`, and the position of its data or length. A
+    /// chunk with a length has its part of the message, behind `cut_bytes` of it.
+    #[inline]
+    fn stamp(&mut self, json: &[u8], rest: &[u8], cut_bytes: &mut usize) -> Option<(u64, usize)> {
+        let is_cut = self.dialect == Dialect::Ours
+            && self.encoding_place.is_named(rest)
+            && rest[self.encoding_place.at..].starts_with(b"message");
+        if !is_cut {
+            return Some((self.stamp_place.number(rest, STAMP_DIGITS)?, self.stamp_place.at));
+        }
+        let length = self.length_place.number(rest, usize::MAX)?;
+        if !self.message_place.is_named(json) {
+            return None;
+        }
+        let part = json.get(self.message_place.at.checked_add(*cut_bytes)?..)?;
+        *cut_bytes = cut_bytes.checked_add(usize::try_from(length).ok()?)?;
+        let stamp = Place { name: b"", at: 0 }.number(part, STAMP_DIGITS)?;
+        Some((stamp, self.length_place.at))
     }
 
     fn track_of(&self, index: usize) -> Option<usize> {

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 
 use super::testing::{ask, ask_with, context};
 use super::{
-    Ask, Complete, CompletionTarget, Filter, Level, META_STREAM, ServerInfo, TaskRequest, Version,
-    codes,
+    Ask, Complete, CompletionTarget, Filter, Level, META_CHUNKS, META_STREAM, ServerInfo,
+    TaskRequest, Version, codes,
 };
 use crate::limits;
 use crate::tool::Abilities;
@@ -245,6 +245,28 @@ fn a_result_is_wanted_as_a_stream_in_meta_or_among_the_arguments() {
         let fault = ask_with(OLD, json!({}), "tools/call", params).unwrap_err();
         assert_eq!(fault.code, -32602);
         assert_eq!(fault.message, format!("{name} must be true or false"));
+    }
+}
+
+#[test]
+fn full_chunks_are_wanted_in_meta() {
+    for version in [OLD, NEW] {
+        let wanted = |meta: Value| {
+            let params = json!({"name": "t", "_meta": meta});
+            ask_with(version, json!({}), "tools/call", params)
+        };
+        for (meta, expected) in [
+            (json!({}), false),
+            (json!({META_CHUNKS: null}), false),
+            (json!({META_CHUNKS: "full"}), true),
+        ] {
+            assert_eq!(wanted(meta).unwrap().0.wants_full_chunks, expected);
+        }
+        for wrong in [json!(true), json!("length"), json!(""), json!({}), json!(["full"])] {
+            let fault = wanted(json!({META_CHUNKS: wrong})).unwrap_err();
+            assert_eq!(fault.code, -32602);
+            assert_eq!(fault.message, "`_meta.dev.streamdoor/chunks` must be \"full\"");
+        }
     }
 }
 

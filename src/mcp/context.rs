@@ -28,6 +28,9 @@ pub const META_TASK: &str = "io.modelcontextprotocol/related-task";
 /// A member of our own. In a call, `true` requests the result as a stream, and `false` forbids
 /// that. In a result, it names the stream.
 pub const META_STREAM: &str = "dev.streamdoor/stream";
+/// A member of our own. In a progress notification, it holds the chunks. In a call, `"full"`
+/// requests that each chunk has its data, even if the message repeats it.
+pub const META_CHUNKS: &str = "dev.streamdoor/chunks";
 /// A member of our own, in a result: the id of the execution.
 pub const META_EXECUTION: &str = "dev.streamdoor/execution";
 /// A member of our own, in a result: the address of the native stream.
@@ -138,6 +141,9 @@ pub struct Context {
     /// True if the result should be a stream at once, and false if it must never be one. `None`
     /// makes it a stream only if it is long.
     pub wants_stream: Option<bool>,
+    /// True if each chunk of a progress notification should have its data, even if the message
+    /// repeats it.
+    pub wants_full_chunks: bool,
     /// The trace that the request belongs to.
     pub trace: TraceContext,
     /// The state of the earlier request that this one continues.
@@ -190,6 +196,7 @@ impl Context {
             log_level,
             task: task_request(version, &mut params)?,
             wants_stream: wants_stream(&meta, &mut params)?,
+            wants_full_chunks: wants_full_chunks(&meta)?,
             trace: trace_of(&meta),
             retry: retry(version, &mut params)?,
         };
@@ -234,6 +241,15 @@ fn wants_stream(meta: &Members, params: &mut Members) -> Result<Option<bool>, Mc
     let in_arguments = flag("arguments", "_stream", said.as_ref())?;
     let in_meta = flag("_meta", META_STREAM, meta.get(META_STREAM))?;
     Ok(in_meta.or(in_arguments))
+}
+
+/// Reads the form of chunks from `_meta`.
+fn wants_full_chunks(meta: &Members) -> Result<bool, McpFault> {
+    match meta.get(META_CHUNKS) {
+        None | Some(Value::Null) => Ok(false),
+        Some(Value::String(form)) if form == "full" => Ok(true),
+        Some(_) => Err(McpFault::invalid_params(format!("`_meta.{META_CHUNKS}` must be \"full\""))),
+    }
 }
 
 /// Takes the answers and the state of a retry. Missing or malformed answers are asked for again

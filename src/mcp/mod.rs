@@ -17,6 +17,7 @@
 //! | `session`, `stateless`, `headers` | admission of messages |
 //! | `results`, `call`, `call_result`, `tasks`, `questions` | documents of results |
 //! | `notify`, `progress` | notifications |
+//! | `chunks` | the chunks of a notification, as a client reads them |
 //! | `catalog`, `completion`, `cursor` | lists, completion and pages |
 //! | `request_state`, `streams` | state that a client returns; results that are read in pieces |
 //! | `upstream` | the other side: the requests of a client, and the messages that it receives |
@@ -35,6 +36,7 @@ mod call_result_tests;
 #[cfg(test)]
 mod call_tests;
 pub mod catalog;
+pub mod chunks;
 mod client;
 pub(crate) mod completion;
 mod context;
@@ -76,8 +78,9 @@ pub use call_result::CallResult;
 pub use catalog::Catalog;
 pub use client::{ClientCapabilities, ClientInfo, TASKS_EXTENSION};
 pub use context::{
-    Context, Level, META_CAPABILITIES, META_CLIENT, META_EVENTS, META_EXECUTION, META_LOG_LEVEL,
-    META_SERVER, META_STREAM, META_SUBSCRIPTION, META_TASK, META_VERSION, Retry, TaskRequest,
+    Context, Level, META_CAPABILITIES, META_CHUNKS, META_CLIENT, META_EVENTS, META_EXECUTION,
+    META_LOG_LEVEL, META_SERVER, META_STREAM, META_SUBSCRIPTION, META_TASK, META_VERSION, Retry,
+    TaskRequest,
 };
 pub use fault::{McpFault, codes};
 pub use headers::{Declared, Headers, declared};

@@ -6,7 +6,7 @@ use std::ops::Range;
 use serde_json::Value;
 
 use super::ask::Filter;
-use super::context::{Level, META_SUBSCRIPTION, META_TASK};
+use super::context::{Level, META_CHUNKS, META_SUBSCRIPTION, META_TASK};
 use super::cursor::List;
 use super::tasks::{Detail, Task};
 use super::{Era, Version, call};
@@ -61,6 +61,8 @@ pub struct ProgressNotification<'a> {
     pub gap: Option<GapNotification<'a>>,
     /// The task of the handshake era that it belongs to (A49).
     pub task: Option<&'a str>,
+    /// True if each chunk has its data, even if the message repeats it.
+    pub has_full_chunks: bool,
 }
 
 impl<'a> ProgressNotification<'a> {
@@ -75,6 +77,7 @@ impl<'a> ProgressNotification<'a> {
             context: None,
             gap: None,
             task: None,
+            has_full_chunks: false,
         }
     }
 }
@@ -94,7 +97,7 @@ pub fn progress<'c>(
         out.extend_from_slice(b",\"total\":");
         json::write_f64(out, total);
     }
-    let texts = write_message(out, note.message, chunks.clone());
+    let texts = write_message(out, note, chunks.clone());
     let mut meta = Meta::new();
     write_chunks(out, &mut meta, &texts, chunks);
     if note.percentage.is_some() || note.context.is_some() {
@@ -112,16 +115,30 @@ pub fn progress<'c>(
     end(out);
 }
 
-/// The texts of chunks in the buffer, escaped already. A text that occurs twice is escaped once.
+/// The texts of chunks in the message, escaped already. A text that occurs twice is escaped once.
 struct Texts {
+    /// True if the message is all of them, and a chunk has only the length of its part.
+    is_once: bool,
     start: usize,
     ends: [usize; limits::DELIVERY_CHUNKS_MAX as usize],
     count: usize,
 }
 
+/// The place of a chunk's data.
+enum Place {
+    /// Nothing of it is in the buffer.
+    Absent,
+    /// It is this range of the buffer, escaped already.
+    Copied(Range<usize>),
+    /// It is a part of the message, and is not repeated.
+    InMessage,
+}
+
 impl Texts {
-    fn none() -> Texts {
-        Texts { start: 0, ends: [0; limits::DELIVERY_CHUNKS_MAX as usize], count: 0 }
+    /// Returns no texts so far, before a message that begins at `start`.
+    fn new(start: usize) -> Texts {
+        let ends = [0; limits::DELIVERY_CHUNKS_MAX as usize];
+        Texts { is_once: false, start, ends, count: 0 }
     }
 
     /// Records that one more text ends at `end`.
@@ -132,10 +149,13 @@ impl Texts {
         }
     }
 
-    fn range(&self, index: usize) -> Option<Range<usize>> {
-        let end = *self.ends[..self.count].get(index)?;
+    fn place(&self, index: usize) -> Place {
+        if self.is_once {
+            return Place::InMessage;
+        }
+        let Some(end) = self.ends[..self.count].get(index) else { return Place::Absent };
         let start = if index == 0 { self.start } else { self.ends[index - 1] };
-        Some(start..end)
+        Place::Copied(start..*end)
     }
 }
 
@@ -143,20 +163,21 @@ impl Texts {
 /// text.
 fn write_message<'c>(
     out: &mut Vec<u8>,
-    message: Option<&str>,
-    chunks: impl Iterator<Item = ChunkNotification<'c>>,
+    note: &ProgressNotification<'_>,
+    chunks: impl Iterator<Item = ChunkNotification<'c>> + Clone,
 ) -> Texts {
     let before = out.len();
     out.extend_from_slice(b",\"message\":\"");
-    let mut texts = Texts::none();
-    texts.start = out.len();
-    match message {
+    let mut texts = Texts::new(out.len());
+    match note.message {
         Some(message) => json::write_characters(out, message),
         None => {
+            let bytes: usize = chunks.clone().map(|chunk| chunk.data.len()).sum();
+            texts.is_once = bytes > limits::MCP_TEXT_TWICE_BYTES_MAX && !note.has_full_chunks;
             for chunk in chunks {
                 let Ok(text) = std::str::from_utf8(chunk.data) else {
                     out.truncate(before);
-                    return Texts::none();
+                    return Texts::new(before);
                 };
                 json::write_characters(out, text);
                 texts.note(out.len());
@@ -165,7 +186,7 @@ fn write_message<'c>(
     }
     if out.len() == texts.start {
         out.truncate(before);
-        return Texts::none();
+        return Texts::new(before);
     }
     out.push(b'"');
     texts
@@ -181,45 +202,54 @@ fn write_chunks<'c>(
     for (index, chunk) in chunks.enumerate() {
         match is_first {
             true => {
-                meta.member(out, "dev.streamdoor/chunks");
+                meta.member(out, META_CHUNKS);
                 out.push(b'[');
             }
             false => out.push(b','),
         }
         is_first = false;
-        write_chunk(out, &chunk, texts.range(index));
+        write_chunk(out, &chunk, texts.place(index));
     }
     if !is_first {
         out.push(b']');
     }
 }
 
-/// Writes a chunk. `text` is the range of the buffer that holds its data already, escaped.
-fn write_chunk(out: &mut Vec<u8>, chunk: &ChunkNotification<'_>, text: Option<Range<usize>>) {
+fn write_chunk(out: &mut Vec<u8>, chunk: &ChunkNotification<'_>, place: Place) {
     out.extend_from_slice(b"{\"seq\":");
     json::write_u64(out, chunk.seq);
     out.extend_from_slice(b",\"kind\":");
     json::write_string(out, chunk.kind);
     out.extend_from_slice(b",\"offset\":");
     json::write_u64(out, chunk.offset);
-    if let Some(text) = text {
-        out.extend_from_slice(b",\"encoding\":\"text\",\"data\":\"");
-        out.extend_from_within(text);
-        out.extend_from_slice(b"\"}");
-        return;
+    match place {
+        Place::InMessage => {
+            out.extend_from_slice(b",\"encoding\":\"message\",\"length\":");
+            json::write_u64(out, chunk.data.len() as u64);
+        }
+        Place::Copied(text) => {
+            out.extend_from_slice(b",\"encoding\":\"text\",\"data\":\"");
+            out.extend_from_within(text);
+            out.push(b'"');
+        }
+        Place::Absent => write_data(out, chunk.data),
     }
-    match std::str::from_utf8(chunk.data) {
+    out.push(b'}');
+}
+
+/// Writes the data of a chunk, with the encoding before it.
+fn write_data(out: &mut Vec<u8>, data: &[u8]) {
+    match std::str::from_utf8(data) {
         Ok(text) => {
             out.extend_from_slice(b",\"encoding\":\"text\",\"data\":");
             json::write_string(out, text);
         }
         Err(_) => {
             out.extend_from_slice(b",\"encoding\":\"base64\",\"data\":\"");
-            base64::write(out, chunk.data);
+            base64::write(out, data);
             out.push(b'"');
         }
     }
-    out.push(b'}');
 }
 
 fn write_report(out: &mut Vec<u8>, note: &ProgressNotification<'_>) {

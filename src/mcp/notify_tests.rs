@@ -7,7 +7,9 @@ use super::cursor::List;
 use super::notify::{self, ChunkNotification, Data, GapNotification, ProgressNotification};
 use super::shapes::check_bytes;
 use super::tasks::{Detail, Task, TaskState};
-use super::{Filter, Level, Version};
+use super::{Filter, Level, META_CHUNKS, Version, chunks};
+use crate::base::Random;
+use crate::limits::MCP_TEXT_TWICE_BYTES_MAX;
 use crate::wire::jsonrpc::Id;
 
 const OLD: Version = Version::V2025_11_25;
@@ -67,6 +69,112 @@ fn chunks_are_the_message_and_their_data() {
 }
 
 #[test]
+fn a_long_text_is_sent_once() {
+    let token = Id::of_number(1);
+    let texts = ["\u{e9}\n".repeat(80), String::new(), "\"".repeat(17)];
+    assert_eq!(texts.concat().len(), MCP_TEXT_TWICE_BYTES_MAX + 1);
+    let chunks: Vec<ChunkNotification<'_>> = (texts.iter().zip(["stdout", "output", "stderr"]))
+        .zip(1..)
+        .map(|((text, kind), seq)| {
+            let offset = 100 * seq;
+            ChunkNotification { seq, kind, offset, data: text.as_bytes() }
+        })
+        .collect();
+    let got = progress(&note(&token), &chunks);
+    assert_eq!(got["message"], texts.concat());
+    let expected = json!([
+        {"seq": 1, "kind": "stdout", "offset": 100, "encoding": "message", "length": 240},
+        {"seq": 2, "kind": "output", "offset": 200, "encoding": "message", "length": 0},
+        {"seq": 3, "kind": "stderr", "offset": 300, "encoding": "message", "length": 17},
+    ]);
+    assert_eq!(got["_meta"], json!({META_CHUNKS: expected}));
+    // Clients may request the other form.
+    let full = ProgressNotification { has_full_chunks: true, ..note(&token) };
+    let got = progress(&full, &chunks);
+    assert_eq!(got["message"], texts.concat());
+    for (text, entry) in texts.iter().zip(got["_meta"][META_CHUNKS].as_array().unwrap()) {
+        assert_eq!((&entry["encoding"], &entry["data"]), (&json!("text"), &json!(text)));
+        assert_eq!(entry.get("length"), None);
+    }
+    // A text of the limit is sent twice.
+    let got = progress(&note(&token), &[ChunkNotification { data: &[b'x'; 256], ..chunks[0] }]);
+    assert_eq!(got["message"], got["_meta"][META_CHUNKS][0]["data"]);
+}
+
+#[test]
+fn chunks_have_their_data_where_the_message_is_not_exactly_their_text() {
+    let token = Id::of_number(1);
+    let long = [b'x'; 1_000];
+    let text = ChunkNotification { seq: 1, kind: "output", offset: 0, data: &long };
+    let bytes = ChunkNotification { seq: 2, data: b"\xff", ..text };
+    let x = "x".repeat(1_000);
+    for (message, chunks) in [
+        (Some("half way"), &[text][..]),
+        (Some(""), &[text]), // Content blocks.
+        (Some(&*x), &[text]),
+        (None, &[text, bytes]),
+        (None, &[bytes, text]),
+    ] {
+        let note = ProgressNotification { message, ..note(&token) };
+        let got = progress(&note, chunks);
+        assert_eq!(got["message"].as_str(), message.filter(|message| !message.is_empty()));
+        for (chunk, read) in chunks.iter().zip(chunks::read(&got).unwrap()) {
+            assert_eq!(*read.data, *chunk.data);
+        }
+        let entries = got["_meta"][META_CHUNKS].as_array().unwrap();
+        assert!(entries.iter().all(|entry| entry["data"].is_string()), "{got}");
+    }
+}
+
+#[test]
+fn random_chunks_are_read_as_they_were() {
+    const PARTS: [&str; 8] = [
+        "plain text of some length, ",
+        "\u{e9}",
+        "\u{1f980}",
+        "\"",
+        "\\",
+        "\n",
+        "\u{85}",
+        "\u{2028}",
+    ];
+    let token = Id::of_number(0);
+    let (mut once, mut twice) = (0, 0);
+    for seed in 0..2_000 {
+        let mut random = Random::new(seed);
+        let wanted_bytes = MCP_TEXT_TWICE_BYTES_MAX - 8 + random.below(17) as usize;
+        let chunk_count = random.between(1, 5);
+        let mut texts = vec![String::new(); chunk_count as usize];
+        while texts.iter().map(String::len).sum::<usize>() < wanted_bytes {
+            let part = PARTS[random.below(PARTS.len() as u64) as usize];
+            texts[random.below(chunk_count) as usize].push_str(part);
+        }
+        let bytes = texts.concat().len();
+        let chunks: Vec<ChunkNotification<'_>> = (1..)
+            .zip(&texts)
+            .map(|(seq, text)| ChunkNotification {
+                seq,
+                kind: "output",
+                offset: 9 * seq,
+                data: text.as_bytes(),
+            })
+            .collect();
+        let has_full_chunks = random.chance(1, 4);
+        let got = progress(&ProgressNotification { has_full_chunks, ..note(&token) }, &chunks);
+        let is_once = got["_meta"][META_CHUNKS][0]["encoding"] == "message";
+        assert_eq!(is_once, bytes > MCP_TEXT_TWICE_BYTES_MAX && !has_full_chunks, "seed {seed}");
+        *if is_once { &mut once } else { &mut twice } += 1;
+        let read = chunks::read(&got).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        assert_eq!(read.len(), chunks.len(), "seed {seed}");
+        for (read, chunk) in read.iter().zip(&chunks) {
+            assert_eq!((read.seq, read.kind, read.offset), (chunk.seq, "output", 9 * chunk.seq));
+            assert_eq!(*read.data, *chunk.data, "seed {seed}");
+        }
+    }
+    assert!(once > 500 && twice > 500, "{once} {twice}");
+}
+
+#[test]
 fn each_of_many_chunks_has_its_own_data_even_where_it_is_empty_or_escaped() {
     let token = Id::of_number(0);
     let data: Vec<Vec<u8>> = (0..100u32)
@@ -81,15 +189,15 @@ fn each_of_many_chunks_has_its_own_data_even_where_it_is_empty_or_escaped() {
         let chunks =
             chunks.map(|(seq, data)| ChunkNotification { seq, kind: "output", offset: 0, data });
         let chunks: Vec<ChunkNotification<'_>> = chunks.collect();
-        let said = progress(&note(&token), &chunks);
         let message: Vec<u8> = data[..count].concat();
         let message = String::from_utf8(message).unwrap();
-        assert_eq!(said["message"].as_str().unwrap_or_default(), message);
-        for (chunk, said) in
-            chunks.iter().zip(said["_meta"]["dev.streamdoor/chunks"].as_array().unwrap())
-        {
-            assert_eq!(said["data"].as_str().unwrap().as_bytes(), chunk.data);
-            assert_eq!((&said["seq"], &said["encoding"]), (&json!(chunk.seq), &json!("text")));
+        for has_full_chunks in [false, true] {
+            let said = progress(&ProgressNotification { has_full_chunks, ..note(&token) }, &chunks);
+            assert_eq!(said["message"].as_str().unwrap_or_default(), message);
+            let read = chunks::read(&said).unwrap();
+            let read: Vec<_> = read.iter().map(|chunk| (chunk.seq, &*chunk.data)).collect();
+            let expected: Vec<_> = chunks.iter().map(|chunk| (chunk.seq, chunk.data)).collect();
+            assert_eq!(read, expected);
         }
     }
 }

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 use streamdoor::base::Random;
+use streamdoor::mcp::chunks;
 use streamdoor::wire::http1::{Method, ResponsePart, ResponseReader};
 use streamdoor::wire::sse::Decoder;
 
@@ -96,10 +97,9 @@ impl Sum {
             self.missed_chunks += meta["dev.streamdoor/gap"]["chunk_count"].as_u64().unwrap();
             self.bytes += meta["dev.streamdoor/gap"]["byte_count"].as_u64().unwrap();
         }
-        for chunk in meta["dev.streamdoor/chunks"].as_array().into_iter().flatten() {
-            assert_eq!(chunk["seq"], self.next_seq);
-            assert_eq!(chunk["offset"], self.bytes);
-            self.bytes += chunk["data"].as_str().unwrap().len() as u64;
+        for chunk in chunks::read(&message["params"]).unwrap() {
+            assert_eq!((chunk.seq, chunk.offset), (self.next_seq, self.bytes));
+            self.bytes += chunk.data.len() as u64;
             self.next_seq += 1;
         }
     }

@@ -5,6 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use streamdoor::mcp::chunks;
 use streamdoor::reactor::Clock;
 
 use crate::program::{Program, REACTORS, Scratch, assert_quiet_end};
@@ -47,14 +48,13 @@ impl Era {
 }
 
 /// The sequence numbers and texts of the chunks in a progress notification with this token.
-fn chunks(message: &Value, token: &Value) -> Vec<(u64, String)> {
+fn chunks_of(message: &Value, token: &Value) -> Vec<(u64, String)> {
     assert_eq!(message["method"], "notifications/progress", "{message}");
     let params = &message["params"];
     assert_eq!(params["progressToken"], *token, "{message}");
-    let chunks = params["_meta"]["dev.streamdoor/chunks"].as_array();
-    let chunks = chunks.into_iter().flatten();
-    let text = |chunk: &Value| chunk["data"].as_str().unwrap().to_owned();
-    chunks.map(|chunk| (chunk["seq"].as_u64().unwrap(), text(chunk))).collect()
+    let chunks = chunks::read(params).unwrap_or_else(|error| panic!("{error}: {message}"));
+    let text = |data: &[u8]| String::from_utf8(data.to_vec()).unwrap();
+    chunks.iter().map(|chunk| (chunk.seq, text(&chunk.data))).collect()
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn a_call_is_told_of_while_it_runs_and_answered_once() {
                 if message["method"].is_null() {
                     break message;
                 }
-                told.extend(chunks(&message, &token));
+                told.extend(chunks_of(&message, &token));
                 let progress = message["params"]["progress"].as_f64().unwrap();
                 assert!(progress > last, "{message}");
                 last = progress;
@@ -113,7 +113,7 @@ fn until_begun(program: &mut Program, token: &Value) -> u32 {
     let mut told = String::new();
     while !told.ends_with('\n') {
         let message = program.next();
-        told.extend(chunks(&message, token).into_iter().map(|(_, text)| text));
+        told.extend(chunks_of(&message, token).into_iter().map(|(_, text)| text));
     }
     let process = told.trim_end().strip_prefix("begun ");
     process.and_then(|process| process.parse().ok()).unwrap_or_else(|| panic!("{told}"))

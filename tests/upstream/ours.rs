@@ -8,6 +8,7 @@ use std::sync::mpsc::channel;
 use serde_json::{Value, json};
 use streamdoor::client::{Client, FollowOptions, StreamEvent};
 use streamdoor::endpoint::StreamFormat;
+use streamdoor::mcp::chunks;
 
 use crate::served::{Server, ask};
 use crate::test_server::{Called, TestServer, waited_for};
@@ -106,6 +107,36 @@ fn what_comes_through_is_what_came_out_over_both_transports() {
         called.assert_ended("completed", "");
         assert!(chunk_count > 1 && called.text.contains("chunk 20 of 20"), "{called:?}");
     }
+}
+
+/// Calls a tool with long chunks. Returns the text of its result, and its chunks with offsets.
+fn long_chunks(address: &str, tool: &str) -> (String, Vec<(u64, Vec<u8>)>) {
+    let arguments = json!({"chunks": 12, "delay_ms": 2, "chunk_size": 3_000});
+    let messages = call(address, tool, arguments, Some(5));
+    let (last, before) = messages.split_last().unwrap();
+    let mut received = Vec::new();
+    for message in before {
+        let entries = &message["params"]["_meta"]["dev.streamdoor/chunks"];
+        for entry in entries.as_array().into_iter().flatten() {
+            assert_eq!(entry["encoding"], "message", "{message}");
+        }
+        let chunks = chunks::read(&message["params"]).unwrap();
+        received.extend(chunks.into_iter().map(|chunk| (chunk.offset, chunk.data.into_owned())));
+    }
+    (last["result"]["content"][0]["text"].as_str().unwrap().to_owned(), received)
+}
+
+#[test]
+fn long_chunks_that_come_through_are_those_that_came_out() {
+    let direct = Server::start(&[]);
+    let through = behind(&format!("[mcp.far]\nurl = 'http://{}/mcp'\n", direct.address()));
+    let (text, chunks) = long_chunks(direct.address(), "slow_data_processor");
+    let (text_through, chunks_through) =
+        long_chunks(through.server.address(), "far_slow_data_processor");
+    assert_eq!(text, text_through);
+    assert_eq!(chunks, chunks_through);
+    let joined: Vec<u8> = chunks.into_iter().flat_map(|(_, data)| data).collect();
+    assert_eq!(joined, text.as_bytes());
 }
 
 #[test]

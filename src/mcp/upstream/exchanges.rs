@@ -229,6 +229,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::mcp::META_CHUNKS;
 
     fn with_two() -> Exchanges<&'static str> {
         let mut exchanges = Exchanges::default();
@@ -326,8 +327,17 @@ mod tests {
         };
         assert_eq!(
             on_message(&mut exchanges, &progress(json!(1))),
-            ServerMessage::Notification("a", told)
+            ServerMessage::Notification("a", told.clone())
         );
+        // Its chunks have no use here, because their text comes as a partial result. Entries that
+        // do not fit the message change nothing.
+        for length in [json!(1), json!(2), json!(u64::MAX), json!(-1), json!({})] {
+            let mut message = progress(json!(1));
+            let entry = json!({"seq": 1, "encoding": "message", "length": length});
+            message["params"]["_meta"] = json!({META_CHUNKS: [entry, entry]});
+            let incoming = on_message(&mut exchanges, &message);
+            assert_eq!(incoming, ServerMessage::Notification("a", told.clone()), "{length}");
+        }
         for token in [json!(3), json!("1"), json!(null), json!([1])] {
             let incoming = on_message(&mut exchanges, &progress(token));
             assert_eq!(incoming, ServerMessage::Ignored(Ignored::UnknownToken));

@@ -253,6 +253,7 @@ impl Mcp {
             total,
             message,
             percentage: notice.progress.and_then(|progress| progress.percentage()),
+            has_full_chunks: call.context.wants_full_chunks,
             ..notify::ProgressNotification::new(token, call.reached.rising.next(wanted))
         };
         // A client that gets partial results is not sent the output twice.

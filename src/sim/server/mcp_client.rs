@@ -12,6 +12,7 @@ use super::exchange::{Exchange, Outcome};
 use super::script::Script;
 use crate::base::Random;
 use crate::limits;
+use crate::mcp::{META_CHUNKS, chunks};
 use crate::reactor::ListenAddress;
 use crate::sim::world::SimWorld;
 use crate::stream::{Kind, Totals};
@@ -25,6 +26,8 @@ pub(super) struct McpClientSeen {
     pub results: u64,
     pub streams: u64,
     pub chunks: u64,
+    /// Chunks that are only in the message of their notification.
+    pub cut_chunks: u64,
     pub progress: u64,
     pub gaps: u64,
     pub messages: u64,
@@ -209,6 +212,9 @@ impl SimMcpClient {
         let mut params = json!({"name": "script", "arguments": script.arguments()});
         if has_token {
             params["_meta"]["progressToken"] = id.into();
+        }
+        if wants_full_chunks(&script) {
+            params["_meta"][META_CHUNKS] = "full".into();
         }
         if self.era == Era::Stateless {
             let meta = &mut params["_meta"];
@@ -452,14 +458,17 @@ impl McpCall {
             must(told == self.script.sum(&[], from_seq, to_seq), "it counts wrong")?;
             seen.gaps += 1;
         }
-        for chunk in meta["dev.streamdoor/chunks"].as_array().into_iter().flatten() {
-            let seq = chunk["seq"].as_u64().ok_or("no seq")?;
-            self.skip_to(seq)?;
-            let (kind, bytes) = self.script.chunk(seq);
-            must(chunk["kind"] == kind.name(), "of another kind")?;
-            must(super::oracle::data(chunk)? == bytes, "other bytes")?;
+        for chunk in chunks::read(params).map_err(|error| format!("{error}: {params}"))? {
+            self.skip_to(chunk.seq)?;
+            let (kind, bytes) = self.script.chunk(chunk.seq);
+            must(chunk.kind == kind.name(), "of another kind")?;
+            must(*chunk.data == bytes, "other bytes")?;
             seen.chunks += 1;
         }
+        let entries = meta[META_CHUNKS].as_array().into_iter().flatten();
+        let cut = entries.filter(|entry| entry["encoding"] == "message").count();
+        must(cut == 0 || !wants_full_chunks(&self.script), "it wanted full chunks")?;
+        seen.cut_chunks += cut as u64;
         Ok(())
     }
 
@@ -504,6 +513,11 @@ impl McpCall {
         let is_whole = told == output || (output.is_empty() && self.script.fails);
         must(is_whole, "other output")
     }
+}
+
+/// True if the client requests full chunks: in one of four calls.
+fn wants_full_chunks(script: &Script) -> bool {
+    script.seed.is_multiple_of(4)
 }
 
 /// The bytes of a content block.

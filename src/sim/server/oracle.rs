@@ -253,7 +253,7 @@ impl Oracle {
 }
 
 /// The bytes of a chunk, from its event.
-pub(super) fn data(event: &Value) -> Result<Vec<u8>, String> {
+fn data(event: &Value) -> Result<Vec<u8>, String> {
     let text = event["data"].as_str().ok_or("no data")?;
     match event["encoding"].as_str() {
         Some("text") => Ok(text.as_bytes().to_vec()),

@@ -239,6 +239,7 @@ impl ServerPlay {
             ("results of MCP", self.mcp_client_seen.results),
             ("streams of MCP", self.mcp_client_seen.streams),
             ("chunks in progress", self.mcp_client_seen.chunks),
+            ("chunks in messages alone", self.mcp_client_seen.cut_chunks),
             ("notifications of progress", self.mcp_client_seen.progress),
             ("gaps in progress", self.mcp_client_seen.gaps),
             ("messages of logs", self.mcp_client_seen.messages),

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 use streamdoor::engine::EngineLimits;
+use streamdoor::mcp::chunks;
 use streamdoor::memory::RingPoolConfig;
 use streamdoor::reactor::{IoError, SocketLimits};
 use streamdoor::server::{LineOptions, ServerShard};
@@ -238,6 +239,9 @@ impl Peer {
         let progress = params.get("progress").and_then(Value::as_f64).expect("it has a number");
         let known = self.tokens.get_mut(&token);
         let (ids, told) = known.unwrap_or_else(|| panic!("{token} is nobody's"));
+        let params = Value::Object(params.clone());
+        let chunks = chunks::read(&params).expect("its chunks are those of its message");
+        assert!(chunks.is_sorted_by(|one, next| one.seq < next.seq), "{params:?}");
         let [id] = &ids[..] else { return }; // The request is ambiguous.
         assert!(progress > *told || *told == 0.0, "{progress} behind {told}");
         *told = progress;

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::client::{MOMENT, Mcp, ReceivedMessages, alone, slow};
 use crate::base::Random;
+use crate::mcp::{META_CHUNKS, chunks};
 use crate::shard::ShardConfig;
 use crate::sim::network::SimClient;
 use crate::sim::server::test_server::TestServer;
@@ -143,6 +144,54 @@ fn a_call_without_a_stream_and_without_notifications_says_that_the_rest_is_lost(
     assert_eq!(result["_meta"]["dev.streamdoor/stream"], Value::Null);
     let text = result["content"][1]["text"].as_str().unwrap();
     assert!(text.contains("The rest was not kept"), "{text}");
+}
+
+#[test]
+fn the_text_of_long_chunks_comes_once_unless_full_chunks_are_wanted() {
+    for (form, chunk_bytes, encoding) in [
+        (Value::Null, 256, "text"),
+        (Value::Null, 257, "message"),
+        (json!("full"), 257, "text"),
+        (json!("full"), 3_000, "text"),
+        (Value::Null, 3_000, "message"),
+    ] {
+        for mut meta in [json!({}), alone()] {
+            meta["progressToken"] = 1.into();
+            meta[META_CHUNKS] = form.clone();
+            let mut mcp = Mcp::begun();
+            let arguments = json!({"chunks": 3, "delay_ms": 100, "chunk_size": chunk_bytes});
+            let client = mcp.call(arguments, meta);
+            mcp.test_server.pass(Duration::from_secs(1));
+            let heard = ReceivedMessages::read(&mcp.test_server.hear(client));
+            assert_eq!(heard.chunks(), [1, 2, 3]);
+            let mut text = Vec::new();
+            for note in heard.progress() {
+                let entries = note["params"]["_meta"][META_CHUNKS].as_array();
+                for entry in entries.into_iter().flatten() {
+                    assert_eq!(entry["encoding"], encoding, "{form} {chunk_bytes}");
+                    assert_eq!(entry.get("data").is_some(), encoding == "text");
+                }
+                for chunk in chunks::read(&note["params"]).unwrap() {
+                    assert_eq!((chunk.offset, chunk.data.len()), (text.len() as u64, chunk_bytes));
+                    text.extend_from_slice(&chunk.data);
+                }
+            }
+            let whole = heard.answer()["result"]["content"][0]["text"].as_str().unwrap();
+            assert_eq!(whole.as_bytes(), text, "{form} {chunk_bytes}");
+        }
+    }
+}
+
+#[test]
+fn a_form_of_chunks_that_does_not_exist_is_refused() {
+    let mut mcp = Mcp::begun();
+    for wrong in [json!("long"), json!(true), json!([])] {
+        let client = mcp.call(slow(1, 0), json!({META_CHUNKS: wrong}));
+        let heard = ReceivedMessages::read(&mcp.test_server.hear(client));
+        let error = &heard.answer()["error"];
+        assert_eq!(error["code"], -32602, "{error}");
+        assert!(error["message"].as_str().unwrap().contains("must be \"full\""), "{error}");
+    }
 }
 
 #[test]
