@@ -18,8 +18,8 @@
 //! all atomics ([`atomic`]).
 //!
 //! Absent: clocks, threads, policies, knowledge of the meaning of a payload. Both sides of every
-//! release/acquire pair carry the same label: `ring:claim`, `ring:publish`, `ring:tail`,
-//! `ring:totals`, `ring:generation`, `control:…`, `page:…`.
+//! release/acquire pair carry the same label: `ring:claim`, `ring:publish`, `ring:index`,
+//! `ring:tail`, `ring:totals`, `ring:generation`, `control:…`, `page:…`.
 //!
 //! Invariants:
 //! - M1: every word of shared memory has one writer (A8 of the crate);

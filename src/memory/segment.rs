@@ -9,6 +9,8 @@
 //! - S1: `base` is valid for `word_count` words for as long as `backing` lives.
 //! - S2: `base` is aligned to 128 bytes for whole segments, to 64 for parts.
 
+#[cfg(not(loom))]
+use std::alloc::Layout;
 use std::io;
 use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
@@ -89,8 +91,8 @@ unsafe impl Sync for HeapBlocks {}
 
 impl Drop for HeapBlocks {
     fn drop(&mut self) {
-        // SAFETY: the pointer came from `Box::into_raw` in `Segment::heap`, and only this code
-        // turns it back into a box. No segment is left, or `backing` would not be dropped.
+        // SAFETY: the pointer came from `zeroed_blocks`, which allocates as a box does, and only this
+        // code turns it into a box. No segment is left, or `backing` would not be dropped.
         drop(unsafe { Box::from_raw(self.0.as_ptr()) });
     }
 }
@@ -98,10 +100,7 @@ impl Drop for HeapBlocks {
 impl Segment {
     /// Allocates zeroed words on the heap.
     pub fn heap(word_count: usize) -> Segment {
-        let block_count = word_count.div_ceil(BLOCK_WORDS);
-        let blocks: Box<[Block]> =
-            (0..block_count).map(|_| Block(std::array::from_fn(|_| AtomicU64::new(0)))).collect();
-        let blocks = NonNull::from(Box::leak(blocks));
+        let blocks = zeroed_blocks(word_count.div_ceil(BLOCK_WORDS).max(1));
         assert!(blocks.len() * BLOCK_WORDS >= word_count); // S1
         let backing = Arc::new(Backing::Heap(HeapBlocks(blocks)));
         Segment { base: blocks.cast(), word_count, backing }
@@ -240,6 +239,28 @@ impl Segment {
         // SAFETY: in bounds by the lines above (S1).
         unsafe { self.base.cast::<u8>().add(offset) }
     }
+}
+
+/// Allocates zeroed blocks, one at least, as the contents of a box.
+#[cfg(not(loom))]
+fn zeroed_blocks(count: usize) -> NonNull<[Block]> {
+    assert!(count > 0);
+    let layout = Layout::array::<Block>(count).expect("a segment fits into memory");
+    // SAFETY: the layout has a size above 0, by the line above.
+    let memory = unsafe { std::alloc::alloc_zeroed(layout) };
+    let Some(first) = NonNull::new(memory.cast::<Block>()) else {
+        std::alloc::handle_alloc_error(layout)
+    };
+    // Zeroed memory is a valid block: it has atomic integers only.
+    NonNull::slice_from_raw_parts(first, count)
+}
+
+/// The same for loom, whose atomics are objects.
+#[cfg(loom)]
+fn zeroed_blocks(count: usize) -> NonNull<[Block]> {
+    let blocks: Box<[Block]> =
+        (0..count).map(|_| Block(std::array::from_fn(|_| AtomicU64::new(0)))).collect();
+    NonNull::from(Box::leak(blocks))
 }
 
 /// Returns the start of a mapping and its number of words.
