@@ -348,7 +348,7 @@ pub(super) const fn frame_bytes(length: u32) -> u64 {
 /// Packs the number of a chunk and the offset of its frame into its index word. It is never 0.
 #[inline]
 pub(super) const fn index_word(seq: u64, offset: u32) -> u64 {
-    seq << 32 | (offset / FRAME_ALIGN) as u64 + 1
+    seq << 32 | (offset / FRAME_ALIGN + 1) as u64
 }
 
 /// The offset of the frame of chunk `seq` by an index word, or `None` if it is that of another. The

@@ -33,6 +33,15 @@ impl Model {
         totals
     }
 
+    /// Adds a reader that has read chunk `seq`, and waits for the next one.
+    fn wait_behind(&mut self, seq: u64, reader: RingReader) {
+        assert!(matches!(reader.poll(seq), Poll::Ready(_)), "chunk {seq}");
+        self.waiting.push_back((seq + 1, reader));
+        if self.waiting.len() > if cfg!(miri) { 4 } else { WAITING_MAX } {
+            self.waiting.pop_front();
+        }
+    }
+
     fn check(&self, writer: &RingWriter, reader: &RingReader, context: &str) {
         writer.audit();
         let head_seq = self.chunks.len() as u64;
@@ -83,6 +92,28 @@ impl Model {
     }
 }
 
+/// Draws the payload of chunk `next_seq`. Most are made of numbers of chunks near it.
+fn payload_of(random: &mut Random, next_seq: u64, length_max: u64) -> Vec<u8> {
+    let length = match random.below(4) {
+        0 => random.between(0, length_max),
+        1 => length_max,
+        _ => random.between(0, length_max.min(40)),
+    } as usize;
+    let mut payload = vec![0; length];
+    random.fill(&mut payload);
+    if random.chance(3, 4) {
+        for word in payload.chunks_exact_mut(8) {
+            let seq = match random.below(8) {
+                0 => WRAPPED,
+                1 => 0,
+                _ => next_seq + random.below(40) - random.below(next_seq.min(20)),
+            };
+            word.copy_from_slice(&seq.to_le_bytes());
+        }
+    }
+    payload
+}
+
 /// Writes `steps` random chunks, through each write function and to each outcome.
 fn run(seed: u64, geometry: Geometry, steps: u64) {
     let mut random = Random::new(seed);
@@ -101,23 +132,8 @@ fn run(seed: u64, geometry: Geometry, steps: u64) {
             1 => writer.tail_seq(),
             _ => u64::MAX,
         };
-        let length = match random.below(4) {
-            0 => random.between(0, length_max),
-            1 => length_max,
-            _ => random.between(0, length_max.min(40)),
-        } as usize;
-        let mut payload = vec![0; length];
-        random.fill(&mut payload);
-        if random.chance(3, 4) {
-            for word in payload.chunks_exact_mut(8) {
-                let seq = match random.below(8) {
-                    0 => WRAPPED,
-                    1 => 0,
-                    _ => next_seq + random.below(40) - random.below(next_seq.min(20)),
-                };
-                word.copy_from_slice(&seq.to_le_bytes());
-            }
-        }
+        let payload = payload_of(&mut random, next_seq, length_max);
+        let length = payload.len();
         if random.chance(1, runs) {
             kind = random.below(KINDS_MAX as u64) as u8;
         }
@@ -143,13 +159,7 @@ fn run(seed: u64, geometry: Geometry, steps: u64) {
             Ok(seq) => {
                 assert_eq!(seq, next_seq, "{context}");
                 model.chunks.push((header, payload));
-                // It has read this chunk, and waits for the next one.
-                let waiting = writer.reader();
-                assert!(matches!(waiting.poll(seq), Poll::Ready(_)), "{context}");
-                model.waiting.push_back((seq + 1, waiting));
-                if model.waiting.len() > if cfg!(miri) { 4 } else { WAITING_MAX } {
-                    model.waiting.pop_front();
-                }
+                model.wait_behind(seq, writer.reader());
             }
             Err(error) => {
                 assert_eq!(error, WriteError::Gated { gate_seq }, "{context}");
