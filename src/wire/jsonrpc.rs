@@ -279,7 +279,8 @@ fn message(envelope: Envelope<'_>) -> Result<RpcMessage, Malformed> {
     }
     let params = match params {
         Some(Place::Object(params)) => params,
-        None | Some(Place::Other(Value::Null)) => Parameters::default(), // Some libraries write `null` for absent members.
+        // Some libraries write `null` for absent members.
+        None | Some(Place::Other(Value::Null)) => Parameters::default(),
         Some(Place::Other(_)) => return Err(error("`params` is not an object")),
     };
     Ok(match id.flatten() {
