@@ -215,14 +215,16 @@ fn what_is_shared_anew_is_zero_beyond_what_was_published() {
     let grant = pair.read(ANN, &pair.ended(ANN, "ann").to_string()).unwrap();
     let ring = Memory::readable(&grant.descriptors[0]).unwrap();
     let (slot_count, head_seq) = (ring.load(3), ring.load(32));
-    let (descriptors, words) = (128, 8);
-    let last = descriptors + words * (head_seq % slot_count) as usize;
-    let data_start = 8 * (descriptors + words * slot_count as usize);
-    let data_end = data_start + ring.load(last + 5) as usize + ring.load(last + 4) as u32 as usize;
+    // The index begins at word 128, the frames behind it. A frame is four words and its payload.
+    let last = 128 + (head_seq % slot_count) as usize;
+    let frames = 128 + slot_count as usize;
+    let last_frame = frames + ring.load(last) as u32 as usize - 1;
+    let data_start = 8 * frames;
+    let data_end = 8 * (last_frame + 4) + ring.load(last_frame + 3) as u32 as usize;
     let bytes = ring.bytes();
     assert!(head_seq > 0 && head_seq < slot_count && contains(&bytes[data_start..], OF_ANN));
     assert!(all_zero(&bytes[data_end..]), "a relay beyond its data");
-    assert!(all_zero(&bytes[8 * (last + words)..data_start]), "a relay beyond its descriptors");
+    assert!(all_zero(&bytes[8 * (last + 1)..data_start]), "a relay beyond its index");
 }
 
 #[test]

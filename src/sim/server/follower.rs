@@ -55,8 +55,13 @@ impl HttpFollower {
             kinds.clear();
         }
         let acknowledges = acknowledges && !is_output;
+        // With the default limit hardly any is ever detached.
+        let may_lag_little = policy == Policy::Disconnect && random.chance(1, 2);
+        let lag_max = may_lag_little.then(|| random.between(1, 3));
         let part = |&(id, script): &(&str, Script)| {
-            Oracle::new(id, script, policy, kinds.clone(), acknowledges)
+            let mut oracle = Oracle::new(id, script, policy, kinds.clone(), acknowledges);
+            oracle.lag_max = lag_max;
+            oracle
         };
         let shard_of = |id: &str| id.parse::<ExecutionId>().map(|id| id.shard).ok();
         HttpFollower {

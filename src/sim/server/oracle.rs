@@ -33,6 +33,8 @@ pub(super) struct Oracle {
     pub id: String,
     pub script: Script,
     policy: Policy,
+    /// Number of chunks that it may lag by, or `None` for the policy's default.
+    pub lag_max: Option<u64>,
     kinds: Vec<Kind>,
     /// The last chunk that it knows, over all its connections; `None` before the first `started`.
     pub reported_seq: Option<u64>,
@@ -63,6 +65,7 @@ impl Oracle {
             id: id.to_owned(),
             script,
             policy,
+            lag_max: None,
             kinds,
             reported_seq: None,
             given: Totals::ZERO,
@@ -89,6 +92,9 @@ impl Oracle {
         let mut query = format!("policy={}", self.policy.name());
         for kind in &self.kinds {
             query += &format!("&kinds={}", kind.name());
+        }
+        if let Some(lag_max) = self.lag_max {
+            query += &format!("&max_chunks={lag_max}");
         }
         if self.acknowledges {
             query += "&acks=4";
