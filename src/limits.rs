@@ -92,7 +92,7 @@ pub const RING_CLASS_BYTES: [u32; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 
 pub const DOOR_RING_BYTES: [u32; 6] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 2 << 20];
 /// The alignment of each chunk's payload in a ring.
 pub const CHUNK_ALIGN_BYTES: u64 = 8;
-/// Number of bytes in front of each chunk's payload in a ring: number, total, time, length and kind.
+/// Number of bytes in front of a chunk's payload in a ring: number, total, time, length and kind.
 pub const CHUNK_HEADER_BYTES: u64 = 32;
 /// Maximum number of bytes that a chunk takes in a ring beside its payload.
 pub const CHUNK_EXTRA_BYTES_MAX: u64 = CHUNK_HEADER_BYTES + CHUNK_ALIGN_BYTES - 1;

@@ -17,12 +17,12 @@
 //! its start, and the rest is padding.
 //!
 //! *The next place* is the word behind the newest frame. The next chunk has its `seq` there, unless
-//! it wraps. The writer keeps this word at 0 until then, so a reader that has read a chunk finds
-//! the next one without a look at any other line. If the next chunk wraps, the word becomes
-//! [`WRAPPED`], and the reader finds the chunk by its index word, as anybody else does.
+//! it wraps. The writer keeps this word at 0 until then. A reader that has read a chunk therefore
+//! finds the next one without a look at any other line. If the next chunk wraps, the word becomes
+//! [`WRAPPED`]. The reader then finds the chunk by its index word, as anybody else does.
 //!
-//! An index word holds the place of its chunk and the low half of the chunk's number
-//! ([`index_word`]), so it is never taken for that of another chunk.
+//! An index word holds the place of its chunk and the low half of the chunk's number. It is never
+//! taken for that of another chunk ([`index_word`]).
 //!
 //! Groups that different cores write or poll are 128 bytes apart (adjacent-line prefetch).
 
@@ -146,8 +146,8 @@ const _: () = {
 
 impl Geometry {
     /// The geometry of the ring that fills a window of `class_bytes`, one of
-    /// [`crate::limits::RING_CLASS_BYTES`]. It has one slot per 256 bytes. The rest behind the header
-    /// and the index holds data.
+    /// [`crate::limits::RING_CLASS_BYTES`]. It has one slot per 256 bytes. The rest, behind the
+    /// header and the index, holds data.
     ///
     /// # Panics
     /// If `class_bytes` is not a power of two from 4 KiB to 1 GiB.
@@ -223,9 +223,9 @@ impl Geometry {
         self.slot_count - self.slot_count / CLAIM_PARTS
     }
 
-    /// Number of bytes of frames that the ring holds at least. A frame has 32 bytes and its payload,
-    /// rounded up to 8. Padding and the overshoot of an eviction each cost less than a quarter of
-    /// the area. A claim may take an eighth beyond its need. The rest remains.
+    /// Number of bytes of frames that the ring holds at least. A frame has 32 bytes and its
+    /// payload, rounded up to 8. Padding and the overshoot of an eviction each cost less than a
+    /// quarter of the area. A claim may take an eighth beyond its need. The rest remains.
     pub const fn capacity_bytes(&self) -> u32 {
         self.data_bytes / 8 * 3
     }

@@ -2,9 +2,9 @@
 //! written.
 //!
 //! The list determines which chunks must be held, what a reader must see, and all totals. In some
-//! geometries the data area wraps before the slots do, in others the slots wrap first. Many payloads
-//! consist of numbers of chunks, as if they were frames, to mislead readers that look for the next
-//! chunk in its place.
+//! geometries the data area wraps before the slots do, in others the slots wrap first. Many
+//! payloads consist of numbers of chunks, as if they were frames. They mislead readers that look
+//! for the next chunk in its place.
 
 use std::collections::VecDeque;
 

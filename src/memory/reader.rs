@@ -13,7 +13,7 @@
 //! - `ring:generation`: a reader that saw anything of the window's next ring sees its generation.
 //!
 //! A reader remembers the place behind the chunk that it read last, and looks there for the next
-//! one. What it finds there is no part of a payload: while the tail is at most the next chunk, no
+//! one. It never finds a part of a payload there. While the tail is at most the next chunk, no
 //! chunk may use that place but the next one (W2 of `writer.rs`).
 //!
 //! Tests: below, `model_tests.rs`, `loom_tests.rs`, `tests/ring_process.rs`.
@@ -139,9 +139,8 @@ impl RingReader {
         RingReader { segment, geometry, generation, anchor, next: Cell::new(NO_PLACE) }
     }
 
-    /// Looks for chunk `seq`. If the chunk before was the last one to be read, this loads the line
-    /// of its frame, and the line of the tail, which rarely changes. Otherwise it looks into the
-    /// index before.
+    /// Looks for chunk `seq`. If the chunk before was read last, this loads the line of the frame,
+    /// and the line of the tail, which rarely changes. Otherwise it looks into the index first.
     #[inline]
     pub fn poll(&self, seq: u64) -> Poll {
         match self.find(seq) {
@@ -169,7 +168,7 @@ impl RingReader {
     fn find(&self, seq: u64) -> Found {
         let (next_seq, place) = self.next.get();
         if next_seq == seq {
-            let found_seq = load_acquire(self.word(self.geometry.frame_word(place))); // ring:publish
+            let found_seq = self.seq_at(place);
             if found_seq == seq {
                 return Found::At(place);
             }
@@ -193,8 +192,8 @@ impl RingReader {
         }
     }
 
-    /// Finds the reason why the index does not know chunk `seq`. Only such a reader looks at the line
-    /// of the head.
+    /// Finds the reason why the index does not know chunk `seq`. Only such a reader looks at the
+    /// line of the head.
     #[cold]
     fn missing(&self, seq: u64) -> Poll {
         if let Err(loss) = self.recheck(seq) {
@@ -230,6 +229,12 @@ impl RingReader {
             && length <= room
             && (header.kind as usize) < KINDS_MAX;
         is_sound.then_some(Descriptor { seq, total_bytes, mono_ns, length, header, offset })
+    }
+
+    /// The number of the chunk whose frame begins at `place`, or a mark.
+    #[inline(always)]
+    fn seq_at(&self, place: u32) -> u64 {
+        load_acquire(self.word(self.geometry.frame_word(place))) // ring:publish
     }
 
     /// The words of the frame at `offset`, in front of its payload.
@@ -271,7 +276,7 @@ impl RingReader {
     pub fn read(&self, seq: u64, buffer: &mut [u8]) -> Result<Descriptor, ReadError> {
         let (next_seq, place) = self.next.get();
         if next_seq == seq {
-            let found_seq = load_acquire(self.word(self.geometry.frame_word(place))); // ring:publish
+            let found_seq = self.seq_at(place);
             if found_seq == 0 && self.recheck(seq).is_ok() {
                 return Err(ReadError::Pending);
             }

@@ -259,7 +259,8 @@ fn what_was_not_lent_cannot_be_published() {
     writer.publish(ChunkHeader::default(), 10, Instant::ZERO);
 }
 
-/// Sets every word of the header, of the index and of two frames to values that a hostile writer would try.
+/// Sets every word of the header, of the index and of two frames to values that a hostile writer
+/// would try.
 #[test]
 fn shared_memory_that_lies_is_refused_and_never_believed() {
     let geometry = Geometry::custom(8, 256);
@@ -314,7 +315,8 @@ fn each_lie_gets_its_own_answer() {
     let there = writer.reader().poll(seq);
     assert!(matches!(there, Poll::Ready(_)));
     assert_eq!(poll_with(&frame[SEQ], seq), (there, there));
-    assert_eq!(both_with(&frame[META], 33), Poll::Corrupt); // Longer than a quarter with its header.
+    // Longer than a quarter with its header.
+    assert_eq!(both_with(&frame[META], 33), Poll::Corrupt);
     assert_eq!(both_with(&frame[META], 24 | 16 << 32), Poll::Corrupt); // No such kind.
     // The head includes it. It was overwritten without a claim, or never written.
     assert_eq!(both_with(&frame[SEQ], 9), Poll::Corrupt);

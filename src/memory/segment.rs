@@ -91,7 +91,7 @@ unsafe impl Sync for HeapBlocks {}
 
 impl Drop for HeapBlocks {
     fn drop(&mut self) {
-        // SAFETY: the pointer came from `zeroed_blocks`, which allocates as a box does, and only this
+        // SAFETY: the pointer came from `zeroed_blocks`, which allocates as a box does. Only this
         // code turns it into a box. No segment is left, or `backing` would not be dropped.
         drop(unsafe { Box::from_raw(self.0.as_ptr()) });
     }

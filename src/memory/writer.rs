@@ -1,7 +1,7 @@
 //! The writing side of a ring.
 //!
-//! One thread owns the writer. What it has to know of a held chunk it loads from the chunk's frame,
-//! which nobody else writes ([`RingWriter::held`]). It reads no clock, and makes no syscall while
+//! One thread owns the writer. It loads the facts of a held chunk from the chunk's frame, which
+//! nobody else writes ([`RingWriter::held`]). It reads no clock, and makes no syscall while
 //! writing ([`RingWriter::wake`] is a separate call).
 //!
 //! The order of stores is the protocol. A *claim* announces in advance what is about to be
@@ -19,8 +19,8 @@
 //!
 //! `claim.rs` contains the claim. Invariants ([`RingWriter::audit`]):
 //! - W1: `tail_seq <= seq_next`, `seq_next - tail_seq <= slot_count`
-//! - W2: `position_next + 8 - place(tail_seq) <= data_bytes`: no word from the place of the first
-//!   held chunk to the next place is overwritten, the empty place before a wrap included
+//! - W2: `position_next + 8 - place(tail_seq) <= data_bytes`. Everything from the place of the
+//!   first held chunk to the next place stays, with the empty place before a wrap.
 //! - W3: no chunk at or after the caller's `gate_seq` is ever claimed
 //! - W4: held chunks from `alike_from` on are all of kind `alike`
 //!
@@ -289,8 +289,8 @@ impl RingWriter {
         self.lent = None;
     }
 
-    /// Moves the cache lines of the next frame to this core, from the core that last read them,
-    /// except for the line of the next place, at which readers look. The frame is assumed to be as
+    /// Moves the cache lines of the next frame to this core, from the core that last read them. The
+    /// line of the next place stays, because readers look at it. The frame is assumed to be as
     /// long as the last one. The next write then does not wait for these lines. Call it while
     /// nobody waits.
     #[inline]
@@ -416,7 +416,8 @@ impl RingWriter {
         assert!(place < self.lap_position);
         assert!(place + data_bytes > self.lap_position); // It is in the lap before.
         let offset = (place + data_bytes - self.lap_position) as u32;
-        self.word(self.geometry.frame_word(offset)).store(WRAPPED, Ordering::Release); // ring:publish
+        let place = self.word(self.geometry.frame_word(offset));
+        place.store(WRAPPED, Ordering::Release); // ring:publish
     }
 
     /// Begins a batch. The chunks that follow become visible together when the batch ends. A reader
@@ -478,9 +479,9 @@ impl RingWriter {
 
     /// Returns what the frame of a held chunk says.
     ///
-    /// Only this writer stores there. There are two exceptions: the ring that a server has made for a
-    /// producer, and a file that other processes of the user can write or cut off. No number from
-    /// there leads outside of the ring.
+    /// Only this writer stores there, with two exceptions. A server can store to the ring that it
+    /// has made for a producer. Other processes of the user can store to a named ring, or cut it
+    /// off. No number from there leads outside of the ring.
     #[inline(always)] // Descriptors are large and should not be moved.
     pub(super) fn held(&self, seq: u64) -> Descriptor {
         let entry = self.word(self.geometry.index_word(seq)).load(Ordering::Relaxed);

@@ -55,8 +55,8 @@ fn end_panicked<R: Reactor + 'static, O: Outlet<R>>(
 }
 
 /// Gives a chunk that was just written here to all local subscribers, as the engine has made up.
-/// This is the path of nearly every chunk that is published by hand: nothing is read back from the
-/// ring, and nothing else is looked for.
+/// Nearly every chunk that is published by hand goes this way. Nothing is read back from the ring,
+/// and nothing else is looked for.
 #[inline(always)]
 pub(super) fn give_at_once<R: Reactor + 'static, O: Outlet<R>>(
     shard: &mut Shard<R, O>,
@@ -317,8 +317,8 @@ struct Giver<'a, R: Reactor + 'static, O: Outlet<R>> {
 }
 
 impl<R: Reactor + 'static, O: Outlet<R>> Giver<'_, R, O> {
-    /// Gives a chunk to the engine's recipients, beginning with the one at `at`. After a panic, `at`
-    /// is the one whose closure was running.
+    /// Gives a chunk to the engine's recipients, beginning with the one at `at`. After a panic,
+    /// `at` is the one whose closure was running.
     #[inline(always)]
     fn give(&mut self, run: &Run<O::Run>, descriptor: &Descriptor, data: &[u8], at: &mut usize) {
         let recipients = self.engine.recipients();
