@@ -19,10 +19,10 @@
 //! *The next place* is the word behind the newest frame. The next chunk has its `seq` there, unless
 //! it wraps. The writer keeps this word at 0 until then. A reader that has read a chunk therefore
 //! finds the next one without a look at any other line. If the next chunk wraps, the word becomes
-//! [`WRAPPED`]. The reader then finds the chunk by its index word, as anybody else does.
+//! `WRAPPED`. The reader then finds the chunk by its index word, as anybody else does.
 //!
 //! An index word holds the place of its chunk and the low half of the chunk's number. It is never
-//! taken for that of another chunk ([`index_word`]).
+//! taken for that of another chunk (`index_word`).
 //!
 //! Groups that different cores write or poll are 128 bytes apart (adjacent-line prefetch).
 

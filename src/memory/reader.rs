@@ -6,7 +6,7 @@
 //! read-only mapping is enough.
 //!
 //! - `ring:publish`: a reader that sees a frame's `seq` sees the chunk, and 0 at the next place
-//!   until the next chunk is there. A reader that sees [`WRAPPED`] sees the next chunk's index;
+//!   until the next chunk is there. A reader that sees `WRAPPED` sees the next chunk's index;
 //! - `ring:index`: a reader that sees a chunk's index word sees no older number in its frame;
 //! - `ring:claim`: a reader that saw anything of a newer chunk sees the tail that gave up the older
 //!   one;

@@ -1,7 +1,7 @@
 //! The writing side of a ring.
 //!
 //! One thread owns the writer. It loads the facts of a held chunk from the chunk's frame, which
-//! nobody else writes ([`RingWriter::held`]). It reads no clock, and makes no syscall while
+//! nobody else writes (`RingWriter::held`). It reads no clock, and makes no syscall while
 //! writing ([`RingWriter::wake`] is a separate call).
 //!
 //! The order of stores is the protocol. A *claim* announces in advance what is about to be
@@ -10,7 +10,7 @@
 //! 1. `tail_seq` = the first chunk that will survive, then a release fence (`ring:claim`);
 //! 2. payload, the other fields of the frame, 0 at the next place behind it;
 //! 3. the index word with release (`ring:index`);
-//! 4. the frame's `seq` with release (`ring:publish`), and [`WRAPPED`] at the place that a frame
+//! 4. the frame's `seq` with release (`ring:publish`), and `WRAPPED` at the place that a frame
 //!    at the start of the area has left empty;
 //! 5. `head_seq` with release (`ring:publish`).
 //!
