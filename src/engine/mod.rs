@@ -305,8 +305,7 @@ impl Engine {
         self.deliveries.is_made_up()
     }
 
-    /// Takes the delivery that [`Engine::publish`] has made up. Returns true if it was for all that
-    /// is pending.
+    /// Takes the delivery that [`Engine::publish`] has made up.
     #[inline(always)]
     pub(crate) fn take_fan_out(&mut self) {
         self.deliveries.take_made_up();

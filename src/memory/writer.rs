@@ -615,7 +615,7 @@ impl RingWriter {
         let position_end = self.position_next + PLACE_BYTES;
         assert!(position_end - self.place_of(self.tail_seq) <= data_bytes);
         assert!(self.position_next - self.lap_position <= data_bytes);
-        assert!(position_end <= self.position_limit || self.seq_next == self.tail_seq);
+        assert!(position_end <= self.position_limit);
         let next_offset = (self.position_next - self.lap_position) as u32;
         let next_place = self.geometry.frame_word(self.geometry.next_place(next_offset));
         assert_eq!(self.word(next_place).load(Ordering::Relaxed), 0);

@@ -54,6 +54,23 @@ fn end_panicked<R: Reactor + 'static, O: Outlet<R>>(
     shard.tell(Event::Broken(subscriber));
 }
 
+/// The [`Giver`] of a shard. It is a macro because the caller borrows other fields meanwhile.
+macro_rules! giver_of {
+    ($shard:ident) => {
+        Giver {
+            sinks: &mut $shard.sinks,
+            guests: &mut $shard.guests,
+            reactor: &mut $shard.reactor,
+            counters: &mut $shard.counters,
+            engine: &$shard.engine,
+            asked_for: &mut $shard.asked_for,
+            asked_for_bytes: &mut $shard.asked_for_bytes,
+            anchor: $shard.anchor,
+            now: $shard.now,
+        }
+    };
+}
+
 /// Gives a chunk that was just written here to all local subscribers, as the engine has made up.
 /// Nearly every chunk that is published by hand goes this way. Nothing is read back from the ring,
 /// and nothing else is looked for.
@@ -71,18 +88,7 @@ pub(super) fn give_at_once<R: Reactor + 'static, O: Outlet<R>>(
     let given = catch_unwind(AssertUnwindSafe(|| {
         let run = shard.runs[index as usize].as_ref().expect("the run publishes");
         shard.guests.begin_fan_out(&shard.engine, run.handle);
-        let mut giver = Giver {
-            sinks: &mut shard.sinks,
-            guests: &mut shard.guests,
-            reactor: &mut shard.reactor,
-            counters: &mut shard.counters,
-            engine: &shard.engine,
-            asked_for: &mut shard.asked_for,
-            asked_for_bytes: &mut shard.asked_for_bytes,
-            anchor: shard.anchor,
-            now: shard.now,
-        };
-        giver.give(run, descriptor, data, &mut at);
+        giver_of!(shard).give(run, descriptor, data, &mut at);
     }));
     if let Err(panic) = given {
         let execution = shard.engine.fan_out().execution;
@@ -285,18 +291,7 @@ pub(super) fn fan_out<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O
                 return;
             }
         };
-        let mut giver = Giver {
-            sinks: &mut shard.sinks,
-            guests: &mut shard.guests,
-            reactor: &mut shard.reactor,
-            counters: &mut shard.counters,
-            engine: &shard.engine,
-            asked_for: &mut shard.asked_for,
-            asked_for_bytes: &mut shard.asked_for_bytes,
-            anchor: shard.anchor,
-            now: shard.now,
-        };
-        giver.give(run, &descriptor, data, &mut fan.at);
+        giver_of!(shard).give(run, &descriptor, data, &mut fan.at);
         fan.next_seq += 1;
         fan.at = 0;
     }
