@@ -108,8 +108,9 @@ pub const RING_REPLAYED_BYTES: u32 = 256 << 10;
 /// Minimum number of bytes that a chunk takes on a connection beside its payload: its number, its
 /// offset and its kind.
 pub const CHUNK_FRAME_BYTES_MIN: u32 = 64;
-/// Ring memory that is touched at start.
-pub const RINGS_PREALLOC_BYTES: u64 = 16 << 20;
+/// Ring memory that is touched at start. An idle shard prepares more of what is asked for
+/// ([`RING_RESERVE_BYTES`]).
+pub const RINGS_PREALLOC_BYTES: u64 = 1 << 20;
 /// Maximum of ring memory of one shard.
 pub const RINGS_BYTES_MAX: u64 = 256 << 20;
 /// Ring size for a producer in another process that declares no need.
@@ -676,8 +677,6 @@ pub const METRICS_EXPORT_INTERVAL: Duration = Duration::from_secs(60);
 pub const SPANS_EXPORT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Connections beside the standard streams. More would take longer to prepare.
 pub const STDIO_CONNECTIONS_MAX: u64 = 256;
-/// Ring memory that is allocated before the first answer. Half of it is for 16 calls.
-pub const STDIO_RINGS_PREALLOC_BYTES: u64 = 2 << 20;
 /// Bytes that a thread moves at once between a file or a terminal and a shard.
 pub const STDIO_CARRY_BYTES: usize = 64 << 10;
 /// Bytes of a result that is sent whole. A longer one is sent as its beginning and a stream.

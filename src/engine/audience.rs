@@ -92,6 +92,20 @@ impl Audience {
         }
     }
 
+    /// Tells each local subscriber that the ring has grown. A limit that was the whole ring is the
+    /// whole ring again.
+    pub fn grow_ring(&mut self, before: RingFacts, ring: RingFacts) {
+        for local in self.locals.apart() {
+            assert!(local.gone || !local.replays); // Its promise was for the ring as it was.
+            let is_whole = matches!(local.terms.policy, Policy::Block | Policy::Conflate)
+                && local.terms.limit.chunks == before.chunks_max;
+            if is_whole {
+                local.terms.limit.chunks = ring.chunks_max;
+                local.set_plain();
+            }
+        }
+    }
+
     /// Computes the gate from the gating subscribers, beginning with `gate`. Moves `reserve` to
     /// their slowest cursor.
     pub fn gate(&self, mut gate: Gate, reserve: &mut Reserve, log: &ChunkLog) -> Gate {

@@ -41,6 +41,9 @@ pub enum Event<'a> {
     /// No ring can be found for [`crate::engine::Action::Lease`] as things stand. The execution
     /// fails with this text, and the next one in the queue has its turn.
     LeaseRefused(Handle, &'a str),
+    /// The ring has grown to these dimensions. It holds what it held before. Nobody reads it on
+    /// another thread, and no subscriber was promised chunks that it may come back for.
+    Grown(Handle, RingFacts),
     /// A ring has come back from a released execution, or from a tool's thread that had kept it for
     /// longer.
     RingReturned,

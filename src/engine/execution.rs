@@ -233,6 +233,19 @@ impl Execution {
         self.audience_changed();
     }
 
+    /// Gives an execution a larger ring, which holds the same chunks.
+    pub fn grow_ring(&mut self, ring: RingFacts) {
+        let before = self.ring.replace(ring).expect("only a ring grows");
+        assert!(ring.slot_count > before.slot_count);
+        assert!(ring.data_bytes > before.data_bytes);
+        assert!(ring.chunks_max > before.chunks_max);
+        assert!(self.audience.remotes.iter().all(|remote| remote.gone)); // They would look at the old ring.
+        self.log.grow(ring.slot_count);
+        self.audience.grow_ring(before, ring);
+        self.gating.grow_ring(ring);
+        self.audience_changed();
+    }
+
     /// Closes the execution: nothing more will be published. Its timers are disarmed, and the
     /// readers on other threads get the last report and the verdict.
     pub fn close(&mut self, outcome: Outcome, effects: &mut Effects) {

@@ -9,7 +9,7 @@ use crate::base::planted::{Planted, planted};
 use crate::base::{Instant, SubscriberId};
 use crate::engine::action::Action;
 use crate::engine::effects::Effects;
-use crate::engine::event::{Hold, OnStall};
+use crate::engine::event::{Hold, OnStall, RingFacts};
 use crate::engine::execution::{Execution, Producer};
 use crate::engine::gate::Gate;
 use crate::engine::policy::Log;
@@ -44,6 +44,14 @@ impl Default for Gating {
             repeated_at: None,
             is_watching: false,
         }
+    }
+}
+
+impl Gating {
+    /// Takes note of a larger ring. Nothing is kept for a subscriber that replays, so the reserve
+    /// begins anew.
+    pub fn grow_ring(&mut self, ring: RingFacts) {
+        self.reserve = Reserve::of(ring);
     }
 }
 

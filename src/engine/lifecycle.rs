@@ -118,6 +118,14 @@ impl Engine {
         self.request_lease();
     }
 
+    /// Takes note of a ring that has grown. The producer may be allowed more now.
+    pub(super) fn grown(&mut self, execution: Handle, ring: RingFacts) {
+        ring.assert_sound();
+        let Some(e) = self.registry.executions.get_mut(execution) else { return };
+        e.grow_ring(ring);
+        e.update_gate(&mut self.effects);
+    }
+
     /// True if an ended execution can give its ring to a new one without a loss for a reader.
     pub fn can_spare_a_ring(&self) -> bool {
         let executions = &self.registry.executions;

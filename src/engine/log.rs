@@ -66,6 +66,22 @@ impl ChunkLog {
         ChunkLog::new(1)
     }
 
+    /// Makes room for a ring with `slot_count` descriptors, which is more than before.
+    pub fn grow(&mut self, slot_count: u32) {
+        assert!(slot_count.is_power_of_two());
+        assert!(u64::from(slot_count) > self.mask + 1);
+        let mut slots = Vec::with_capacity(slot_count as usize);
+        let mask = u64::from(slot_count) - 1;
+        // Slots of chunks that are gone are filled with something, as after a lap.
+        let used = self.head_seq.min(u64::from(slot_count)) as usize;
+        slots.resize(used, Meta::default());
+        for seq in self.tail_seq..=self.head_seq {
+            slots[((seq - 1) & mask) as usize] = self.meta(seq);
+        }
+        (self.slots, self.mask) = (slots, mask);
+        self.audit();
+    }
+
     /// Notes the next chunk, and that everything before `facts.tail_seq` is gone.
     #[inline(always)] // One chunk or many is known in `Engine::published`.
     pub fn push(&mut self, facts: ChunkFacts) {

@@ -188,6 +188,7 @@ impl Engine {
             Event::Inspect(id) => self.inspect(id),
             Event::ForgetToken(token) => self.forget_token(token),
             Event::Leased(execution, ring) => self.leased(execution, ring),
+            Event::Grown(execution, ring) => self.grown(execution, ring),
             Event::LeaseFailed(execution) => self.lease_failed(execution),
             Event::LeaseRefused(execution, text) => self.lease_refused(execution, text),
             Event::RingReturned => self.request_lease(),

@@ -37,6 +37,7 @@ pub(crate) mod door;
 pub(crate) mod exchange;
 mod format;
 pub mod futex;
+mod growth;
 #[cfg(not(loom))]
 mod guard;
 #[cfg(any(test, fuzzing))]

@@ -277,6 +277,11 @@ impl RingWriter {
         self.commit(header, Room { length: length as u32, ..lent }, now).seq
     }
 
+    /// True if room is lent that is not published yet.
+    pub(super) fn has_lent(&self) -> bool {
+        self.lent.is_some()
+    }
+
     /// Empties the ring and begins at `start`, at the next place.
     pub(super) fn begin_lap_at(&mut self, start: &Start) {
         assert!(self.batch_seq == NO_BATCH); // Its first chunk would never be published.

@@ -431,7 +431,8 @@ pub(super) fn lease<R: Reactor + 'static, O: Outlet<R>>(
 ) {
     shard.did.note(Duty::Rings);
     let run = run_mut(shard, execution);
-    let (ring_bytes, chunk_bytes) = (run.ring_bytes, run.chunk_bytes);
+    let (whole_bytes, chunk_bytes, grows) = (run.ring_bytes, run.chunk_bytes, run.grows);
+    let ring_bytes = if grows { 0 } else { whole_bytes };
     let leased = match fit {
         RingFit::Whole => shard.rings.lease_whole(ring_bytes, chunk_bytes),
         RingFit::Any => shard.rings.lease(ring_bytes, chunk_bytes),
@@ -440,7 +441,11 @@ pub(super) fn lease<R: Reactor + 'static, O: Outlet<R>>(
         Ok(lease) => {
             let facts = facts_of(lease.geometry());
             let writer = RingWriter::new(lease, shard.anchor);
-            run_mut(shard, execution).ring = Ring::Here(writer);
+            let whole = grows.then(|| memory::expected_ring(shard, whole_bytes, chunk_bytes).ok());
+            let whole_max = whole.flatten().map_or(0, |ring| ring.chunk_bytes_max);
+            let run = run_mut(shard, execution);
+            run.ring = Ring::Here(writer);
+            run.chunk_bytes_max = whole_max.max(facts.chunk_bytes_max);
             O::on_leased(shard, execution);
             shard.tell(Event::Leased(execution, facts));
         }

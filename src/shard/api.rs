@@ -13,7 +13,7 @@ use super::outlet::Outlet;
 use super::run::{Producer, Remote, Ring, Run, Seat, ThreadSeat};
 use super::{
     AskedFor, Call, Inbox, Item, MemoryStatus, PublishError, Shard, ShardConfig, ShardHandle,
-    ShardThread, Sink, Subscriber, Threads, act, feed, handle, memory,
+    ShardThread, Sink, Subscriber, Threads, act, feed, growth, handle, memory,
 };
 use crate::base::{ExecutionId, Guarded, Handle, Instant, Principal, ProgressToken, SubscriberId};
 use crate::engine::{
@@ -26,7 +26,7 @@ use crate::memory::{
 };
 use crate::reactor::{AnyReactor, Reactor, Report, Waker};
 use crate::stream::{End, Kind, Progress, Totals};
-use crate::tool::{Job, Prepared, StartError, ToolSpec};
+use crate::tool::{Job, Prepared, StartError, ToolSpec, Work};
 use crate::trace::Code;
 
 /// The options of an execution. Their defaults are those of `limits.rs`.
@@ -56,6 +56,10 @@ pub struct ExecuteOptions {
     pub timeouts: Option<Timeouts>,
     /// The source of the execution's progress; the one that the tool itself declares if `None`.
     pub progress: Option<ProgressSource>,
+    /// True if the ring starts small, and grows up to the size that the tool needs while the
+    /// producer finds no room. That takes less memory for many short results, and keeps fewer old
+    /// chunks for subscribers that come late. Tools on threads of their own get the whole ring.
+    pub grows: bool,
     /// The owner of the execution. Over the network nobody else finds it.
     pub owner: Principal,
 }
@@ -183,7 +187,10 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
         guest: O::Run,
     ) -> Result<ExecutionId, ExecuteError> {
         let Prepared { tool, work, need, timeouts, progress, trace } = prepared;
-        let ring = self.expected_ring(need.ring_bytes, need.chunk_bytes)?;
+        // A tool on another thread writes into one window for as long as it runs.
+        let grows = options.grows && !matches!(*work, Work::Thread(_));
+        let ring_bytes = if grows { 0 } else { need.ring_bytes };
+        let ring = self.expected_ring(ring_bytes, need.chunk_bytes)?;
         let mut spec = OpenSpec::new(ring);
         spec.start = options.start;
         spec.hold = options.hold;
@@ -213,6 +220,8 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
             trace,
             ring_bytes: need.ring_bytes,
             chunk_bytes: need.chunk_bytes,
+            grows,
+            chunk_bytes_max: 0,
             producer: Producer::Waiting(work),
             guest,
             ring: Ring::None,
@@ -284,6 +293,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
         call: impl FnOnce(&Subscribed) -> Call<O::Key>,
     ) -> Result<Subscribed, SubscribeError> {
         O::before_subscribe(self, id.slot.index);
+        growth::grow_for_reader(self, id, &spec);
         let reply = self.ask(Event::Subscribe(id, spec));
         self.seat(reply, call)
     }
@@ -297,6 +307,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
         key: O::Key,
     ) -> Result<Subscribed, SubscribeError> {
         O::before_subscribe(self, id.slot.index);
+        growth::grow_for_reader(self, id, &spec);
         let reply = self.ask_at_once(Event::Subscribe(id, spec));
         self.seat(reply, |_| Call::Guest(key))
     }
@@ -343,6 +354,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
     ) -> Result<Subscriber, SubscribeError> {
         O::before_subscribe(self, id.slot.index);
         let spec = SubscribeSpec { place: SubscriberPlace::Remote, ..spec };
+        growth::grow_for_reader(self, id, &spec);
         let Reply::Subscribed(result) = self.ask(Event::Subscribe(id, spec)) else {
             unreachable!("the reply fits the request");
         };

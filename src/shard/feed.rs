@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::outlet::Outlet;
 use super::run::{Producer, Ring, Run};
-use super::{Shard, act, produce};
+use super::{Shard, act, growth, produce};
 use crate::base::{ExecutionId, Instant};
 use crate::engine::{ChunkFacts, Event, Gate, NotFound, ProducerEnd};
 use crate::limits;
@@ -71,11 +71,11 @@ pub(super) fn publish_at<R: Reactor + 'static, O: Outlet<R>>(
             shard.deadline_stale |= shard.engine.take_has_armed();
             Ok(descriptor.seq)
         }
-        Err(PublishError::Blocked) => {
+        Err(PublishError::NotFound) => Err(PublishError::NotFound),
+        Err(PublishError::Blocked | PublishError::TooLarge { .. }) => {
             let payload = std::slice::from_ref(&payload);
             publish_each(shard, id, header, payload, now).map_err(|(_, error)| error)
         }
-        Err(error) => Err(error),
     }
 }
 
@@ -106,6 +106,8 @@ pub(super) fn publish_each<R: Reactor + 'static, O: Outlet<R>>(
         match write_burst(shard, id, header, &payloads[count..], now) {
             Ok(written) => count += written,
             Err(PublishError::Blocked) if look_for_room(shard, index) => {}
+            Err(PublishError::TooLarge { .. })
+                if growth::grow_for_chunk(shard, id, payloads[count].len()) => {}
             Err(error) => return Err((count, error)),
         }
     }
@@ -172,6 +174,9 @@ pub(super) fn look_for_room<R: Reactor + 'static, O: Outlet<R>>(
     shard: &mut Shard<R, O>,
     index: u32,
 ) -> bool {
+    if growth::grow(shard, index) {
+        return true;
+    }
     let allowed = |shard: &Shard<R, O>| shard.runs[index as usize].as_ref().map(Run::allowed);
     let before = allowed(shard);
     if shard.reactor.poll() > 0 {
@@ -212,6 +217,7 @@ pub(super) fn publish_pieces<R: Reactor + 'static, O: Outlet<R>>(
     let (index, now) = (id.slot.index, shard.now);
     let mut taken = 0;
     while taken < payload.len() {
+        growth::grow_for_chunk(shard, id, payload.len() - taken);
         let (_, writer) = fed_writer(shard, id)?;
         let piece_bytes_max = writer.geometry().length_max() as usize;
         let rest = &payload[taken..];
@@ -220,6 +226,7 @@ pub(super) fn publish_pieces<R: Reactor + 'static, O: Outlet<R>>(
         let header = ChunkHeader { kind: kind as u8, key: kind as u8, flags };
         match write_burst(shard, id, header, &[piece], now) {
             Ok(_) => taken += piece.len(),
+            Err(PublishError::Blocked) if growth::grow(shard, index) => {}
             Err(PublishError::Blocked) => {
                 let allowed =
                     |shard: &Shard<R, O>| shard.runs[index as usize].as_ref().map(Run::allowed);

@@ -45,6 +45,13 @@ impl Default for Memory {
     }
 }
 
+impl Memory {
+    /// The present memory pressure.
+    pub(super) fn pressure(&self) -> Pressure {
+        self.outlook.diagnosis.pressure
+    }
+}
+
 /// The memory pressure, and the memory that the rings take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryStatus {

@@ -26,6 +26,7 @@ mod config;
 pub(crate) mod delivery;
 pub(crate) mod events;
 mod feed;
+pub(crate) mod growth;
 pub(crate) mod handle;
 mod memory;
 pub(crate) mod outlet;
@@ -39,6 +40,8 @@ mod window;
 
 #[cfg(test)]
 mod gate_tests;
+#[cfg(test)]
+mod growth_tests;
 #[cfg(test)]
 mod memory_tests;
 #[cfg(test)]

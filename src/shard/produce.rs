@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::handle::{Command, ToolDone};
 use super::outlet::{GuestRun, GuestWork, Outlet, Reader, ShardEvent};
 use super::run::{Producer, Remote, Ring, Run, ThreadClock, ThreadHost};
-use super::{Shard, Threads, act};
+use super::{Shard, Threads, act, growth};
 use crate::base::planted::{Planted, planted};
 use crate::base::{Guarded, Handle, SubscriberId, guarded};
 use crate::engine::{ChunkFacts, Event, Gate, ProducerEnd};
@@ -111,7 +111,14 @@ pub(super) fn step<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, 
         return; // It was stopped meanwhile.
     };
     let mut updates = ToolUpdate::default();
-    let mut context = Context::new(shard.now, writer, before, &mut updates, &run.trace);
+    let mut context = Context::new(
+        shard.now,
+        writer,
+        before,
+        run.chunk_bytes_max,
+        &mut updates,
+        &run.trace,
+    );
     let mut has_panicked = false;
     let step = guarded(|| tool.step(&mut context)).unwrap_or_else(|panicked| {
         shard.counters.tools_panicked += 1;
@@ -138,10 +145,12 @@ pub(super) fn blocked<R: Reactor + 'static, O: Outlet<R>>(
     before: Gate,
 ) {
     let Some(run) = shard.runs[index as usize].as_mut() else { return };
-    if run.allowed() != before {
-        act::make_runnable(shard, index); // Its own chunks were in the way.
+    let was_in_its_own_way = run.allowed() != before;
+    if growth::grow(shard, index) || was_in_its_own_way {
+        act::make_runnable(shard, index);
         return;
     }
+    let Some(run) = shard.runs[index as usize].as_mut() else { return };
     run.blocked = true;
     ask_for_room(shard, index);
 }

@@ -155,6 +155,10 @@ pub struct Run<X: GuestRun> {
     pub trace: TraceContext,
     pub ring_bytes: u32,
     pub chunk_bytes: u32,
+    /// True if the ring starts with the smallest size that takes the declared chunks.
+    pub grows: bool,
+    /// The longest chunk that the ring takes, now or once it has grown.
+    pub chunk_bytes_max: u32,
     pub producer: Producer,
     /// The state that the guests keep with it.
     pub guest: X,

@@ -1,7 +1,9 @@
 //! Callers: they open executions, and feed some of them by hand.
 
 use crate::base::ExecutionId;
-use crate::engine::Hold;
+use crate::engine::{Hold, RingFacts};
+use crate::limits;
+use crate::memory::Geometry;
 use crate::shard::{ExecuteError, ExecuteOptions, PublishError};
 #[cfg(feature = "server")]
 use crate::sim::between::note_relay;
@@ -9,7 +11,7 @@ use crate::sim::between::set_writing;
 use crate::sim::model::{FAILURE_TEXT, Producer, ReportedEnd, fill_payload};
 #[cfg(feature = "server")]
 use crate::sim::process::Process;
-use crate::sim::producer::{Script, SimTool};
+use crate::sim::producer::{Script, SimTool, ring_of};
 use crate::sim::scene::{Opening, Scene};
 use crate::sim::stage::Stage;
 #[cfg(feature = "server")]
@@ -30,6 +32,19 @@ pub(super) struct Callers {
     feeds: Vec<Feed>,
     /// The scripts that will run on threads, by execution.
     scripts: Vec<Option<Script>>,
+}
+
+/// The ring that an execution may grow to, if it starts with a small one.
+fn whole_ring(producer: Producer, options: &ExecuteOptions, need: Need) -> Option<RingFacts> {
+    let stays = !matches!(producer, Producer::Steps | Producer::Feed);
+    if !options.grows || stays {
+        return None;
+    }
+    let fits = |class: &Geometry| {
+        class.length_max() >= need.chunk_bytes && class.window_bytes() >= need.ring_bytes as usize
+    };
+    let whole = limits::RING_CLASS_BYTES.map(Geometry::of_class).into_iter().find(fits)?;
+    Some(ring_of(whole.length_max()))
 }
 
 impl Callers {
@@ -56,6 +71,7 @@ impl Callers {
             holds: matches!(options.hold, Hold::UntilRead { .. }),
             block_deadline: options.block_deadline,
             chunk_bytes: need.chunk_bytes,
+            whole: whole_ring(producer, &options, need),
             timeouts: options.timeouts.unwrap_or(producer.timeouts()),
         });
         let result = self.start(stage, producer, script, need, options);
@@ -127,7 +143,8 @@ impl Callers {
         let (seq, chunk_bytes_max) = {
             let scene = stage.shared.lock();
             let model = &scene.executions[execution];
-            (model.head_seq() + 1, model.ring.map_or(512, |ring| ring.chunk_bytes_max))
+            let ring = model.whole.or(model.ring);
+            (model.head_seq() + 1, ring.map_or(512, |ring| ring.chunk_bytes_max))
         };
         let draft = self.feeds[at].script.chunk(chunk_bytes_max);
         let mut payload = vec![0; draft.length];
@@ -137,6 +154,7 @@ impl Callers {
         stage.shared.lock().publishing = Some((execution, seq, draft.model(draft.length, now)));
         set_writing(execution);
         let result = stage.shard.publish_at(id, draft.kind, draft.key, &payload, now);
+        stage.look_for_ring(execution);
         let mut guard = stage.shared.lock();
         let scene = &mut *guard;
         let unseen = scene.publishing.take();

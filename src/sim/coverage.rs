@@ -107,6 +107,8 @@ const OTHERS: &[&str] = &[
     "ring 1024 KiB",
     "ring smaller than asked for",
     "ring waited for",
+    "ring grown",
+    "ring growth refused",
     "ring back after its execution",
     "ring refused",
     "memory normal",

@@ -61,6 +61,8 @@ pub(super) struct Follower {
     pub coalesce: Option<Coalesce>,
     /// True if it may come back for the last chunks that it was given.
     pub replays: bool,
+    /// True if its limit is what the ring holds, and the ring may grow.
+    pub grows_with_ring: bool,
     /// True if it came back for chunks that had to be kept: it gets no gap.
     pub is_promised: bool,
     /// The first chunk that it was given.
@@ -140,6 +142,7 @@ impl Follower {
             ack_window: None,
             coalesce: None,
             replays: false,
+            grows_with_ring: false,
             is_promised: false,
             first_given_seq: None,
             is_joining: true,
@@ -196,8 +199,16 @@ impl Follower {
         self.before + self.given + self.missed
     }
 
-    /// Number of chunks that it may lag by. The ring may have turned out smaller than expected.
+    /// Number of chunks that it may lag by. The ring may have turned out smaller than expected, or
+    /// may have grown.
     pub fn limit_chunks(&self, execution: &ExecutionModel) -> u32 {
+        let ring = execution.whole.or(execution.ring);
+        let chunks_max = ring.map_or(u32::MAX, |ring| ring.chunks_max);
+        if self.grows_with_ring { chunks_max } else { self.limit_chunks.min(chunks_max) }
+    }
+
+    /// Number of chunks that it could lag by when it came.
+    pub fn granted_chunks(&self, execution: &ExecutionModel) -> u32 {
         let chunks_max = execution.ring.map_or(u32::MAX, |ring| ring.chunks_max);
         self.limit_chunks.min(chunks_max)
     }

@@ -50,6 +50,7 @@ impl Stage {
             habitat,
             ack_window: spec.ack_window.filter(|_| !habitat.is_elsewhere()),
             coalesce: spec.coalesce.filter(|_| !habitat.is_elsewhere()),
+            wants_whole_ring: spec.policy == Policy::Block && spec.limit_chunks.is_none(),
             replays: spec.replays && !habitat.is_elsewhere() && spec.policy == Policy::Block,
             is_promised,
             came_tail_seq: status.as_ref().map_or(1, |status| status.tail_seq),
@@ -61,6 +62,8 @@ impl Stage {
         let mut watcher = None;
         match granted {
             Ok(seat) => {
+                let status = self.shard.inspect(id).ok();
+                self.note_ring(execution, status.as_ref()); // It may have grown for this reader.
                 self.note_backlog(execution, follower, &seat);
                 self.check_granted(follower, &spec, headers_only);
                 self.check_taken_over(&spec, is_promised);
@@ -325,7 +328,7 @@ impl Stage {
             (None, Policy::Disconnect) => 1_000,
             (None, Policy::Block | Policy::Conflate) => u32::MAX,
         };
-        let limit_chunks = follower.limit_chunks(execution);
+        let limit_chunks = follower.granted_chunks(execution);
         let is_invalid = spec.limit_chunks == Some(0)
             || spec.limit_bytes == Some(0)
             || spec.kinds.is_empty()

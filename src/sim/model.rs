@@ -82,6 +82,10 @@ pub(super) struct ExecutionModel {
     /// The longest chunk that its ring was requested for.
     pub chunk_bytes: u32,
     pub ring: Option<RingFacts>,
+    /// The ring that it began with. What it gave up does not come back when it grows.
+    pub ring_at_first: Option<RingFacts>,
+    /// The ring that it may grow to, if it starts with a small one.
+    pub whole: Option<RingFacts>,
     pub chunks: Vec<ChunkModel>,
     total_bytes: u64,
     /// The longest reservation that was lent and not published. It may have displaced older chunks,
@@ -129,6 +133,8 @@ impl ExecutionModel {
             patience: Patience::new(Timeouts::NONE),
             chunk_bytes: 0,
             ring: None,
+            ring_at_first: None,
+            whole: None,
             chunks: Vec::new(),
             total_bytes: 0,
             lent_bytes_max: None,
@@ -141,6 +147,15 @@ impl ExecutionModel {
             was_read: false,
             was_gated: false,
             followers: Vec::new(),
+        }
+    }
+
+    /// Notes its ring, which may have grown.
+    pub fn note_ring(&mut self, ring: RingFacts) {
+        self.ring_at_first.get_or_insert(ring);
+        match self.whole {
+            Some(_) => self.ring = Some(ring),
+            None => self.ring = self.ring.or(Some(ring)),
         }
     }
 
@@ -226,7 +241,7 @@ impl ExecutionModel {
 
     /// True if the ring certainly still holds chunk `seq`, by its promise.
     pub fn must_hold(&self, seq: u64) -> bool {
-        let Some(ring) = self.ring else { return false };
+        let Some(ring) = self.ring_at_first else { return false };
         // A ring promises three eighths of its data area; a frame is at most a quarter of the area.
         let capacity_bytes = (u64::from(ring.chunk_bytes_max) + 32) * 3 / 2;
         let behind = self.head_seq() + 1 - seq;

@@ -77,6 +77,8 @@ pub(super) struct Plan {
     pub doors: u64,
     /// A client requests the readers of an execution.
     pub looks: u64,
+    /// Rings start small and grow.
+    pub grows: u64,
 }
 
 /// Off in half of all seeds, else anything up to `most`.
@@ -146,6 +148,7 @@ impl Plan {
             places: weights(random),
             doors: rate(random, 1_000),
             looks: rate(random, 1_000),
+            grows: rate(random, 700),
         }
     }
 
@@ -196,6 +199,7 @@ impl Plan {
         if random.chance(self.stall_fails, 1_000) {
             options.on_stall = OnStall::Fail;
         }
+        options.grows = random.chance(self.grows, 1_000);
         if random.chance(self.misuse, 1_000) {
             options.start = Start::AfterSubscribers { count: u32::MAX, deadline };
         }

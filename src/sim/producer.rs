@@ -153,8 +153,10 @@ impl SimTool {
         let draft = self.script.chunk(context.chunk_bytes_max());
         set_writing(self.execution);
         let mut scene = self.shared.lock();
-        let ring = &mut scene.executions[self.execution].ring;
-        ring.get_or_insert_with(|| ring_of(context.chunk_bytes_max()));
+        let model = &mut scene.executions[self.execution];
+        if model.whole.is_none() {
+            model.note_ring(ring_of(context.chunk_bytes_max()));
+        }
         let seq = scene.executions[self.execution].head_seq() + 1;
         let (number, now) = (self.execution as u32, context.now());
         if self.script.random.chance(1, 4) {

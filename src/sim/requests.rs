@@ -21,7 +21,7 @@ impl Stage {
             return;
         };
         let class_bytes = ring.slot_count * 256;
-        if class_bytes < need.ring_bytes {
+        if model.whole.is_none() && class_bytes < need.ring_bytes {
             scene.coverage.count("ring smaller than asked for");
         }
         scene.coverage.count(&format!("ring {} KiB", class_bytes / 1_024));

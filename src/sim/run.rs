@@ -88,7 +88,11 @@ impl Sim {
             self.shut_down();
         }
         self.calm_down();
-        let scene = self.stage.shared.lock();
+        let counters = self.stage.shard.counters();
+        let mut scene = self.stage.shared.lock();
+        if counters.ring_growths_refused > 0 {
+            scene.coverage.count("ring growth refused");
+        }
         Summary {
             seed,
             actions_hash: std::hash::Hasher::finish(&scene.actions_hash),
@@ -97,7 +101,7 @@ impl Sim {
             step_count: self.step_count,
             execution_count: scene.executions.len() as u64,
             subscriber_count: scene.followers.len() as u64,
-            counters: self.stage.shard.counters(),
+            counters,
             coverage: scene.coverage.clone(),
             elapsed: scene.now.since(Instant::ZERO),
         }
@@ -167,7 +171,7 @@ impl Sim {
             let script = self.callers.take_script(execution);
             let actor =
                 ThreadActor::new(execution, script, Hand::Thread(Box::new(job.output), job.done));
-            scene.executions[execution].ring = Some(actor.ring());
+            scene.executions[execution].note_ring(actor.ring());
             scene.threads.push(actor);
         }
     }

@@ -10,7 +10,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::base::{ExecutionId, Handle, Instant, Random, SubscriberId};
-use crate::engine::{Action, Coalesce, OnStall, Reply, Subscribed, Timeouts, Verdict};
+use crate::engine::{Action, Coalesce, OnStall, Reply, RingFacts, Subscribed, Timeouts, Verdict};
 use crate::limits;
 use crate::shard::Delivery;
 use crate::sim::coverage::{Coverage, Fnv};
@@ -62,6 +62,8 @@ pub(super) struct Opening {
     pub holds: bool,
     pub block_deadline: Option<std::time::Duration>,
     pub chunk_bytes: u32,
+    /// The ring that it may grow to, if it starts with a small one.
+    pub whole: Option<RingFacts>,
     pub timeouts: Timeouts,
 }
 
@@ -71,6 +73,8 @@ pub(super) struct Joining {
     pub execution: usize,
     pub habitat: Habitat,
     pub ack_window: Option<u32>,
+    /// True if it may lag by as much as the ring holds, and needs nothing else of it.
+    pub wants_whole_ring: bool,
     pub coalesce: Option<Coalesce>,
     pub replays: bool,
     pub is_promised: bool,
@@ -220,6 +224,7 @@ impl Scene {
         execution.on_stall = opening.on_stall;
         execution.holds = opening.holds;
         execution.chunk_bytes = opening.chunk_bytes;
+        execution.whole = opening.whole;
         execution.block_deadline = opening.block_deadline.unwrap_or(limits::BLOCK_DEADLINE);
         execution.patience = Patience::new(opening.timeouts);
         self.executions.push(execution);
@@ -240,6 +245,8 @@ impl Scene {
         follower.ack_window = joining.ack_window;
         follower.coalesce = joining.coalesce;
         follower.replays = joining.replays;
+        let grows = self.executions[joining.execution].whole.is_some();
+        follower.grows_with_ring = joining.wants_whole_ring && grows;
         follower.is_promised = joining.is_promised;
         follower.came_tail_seq = joining.came_tail_seq;
         let execution = &mut self.executions[joining.execution];

@@ -123,17 +123,30 @@ impl Stage {
         let scene = self.shared.lock();
         let (id, known) = (scene.executions[execution].id, scene.executions[execution].ring);
         drop(scene);
-        if known.is_none()
+        if (known.is_none() || self.shared.lock().executions[execution].whole.is_some())
             && let Ok(status) = self.shard.inspect(id)
         {
             self.note_ring(execution, Some(&status));
         }
     }
 
-    /// Notes the ring of an execution, if it was not known yet.
+    /// Notes the ring of an execution, if it was not known yet or has grown.
     pub fn note_ring(&mut self, execution: usize, status: Option<&Status>) {
-        let ring = &mut self.shared.lock().executions[execution].ring;
-        *ring = ring.or(status.and_then(|status| status.ring));
+        let mut scene = self.shared.lock();
+        let model = &mut scene.executions[execution];
+        let before = model.ring;
+        if let Some(ring) = status.and_then(|status| status.ring) {
+            model.note_ring(ring);
+            match before {
+                Some(before) if before.slot_count > ring.slot_count => {
+                    scene.fail(format!("the ring of {execution} has shrunk: {before:?}, {ring:?}"));
+                }
+                Some(before) if before.slot_count < ring.slot_count => {
+                    scene.coverage.count("ring grown");
+                }
+                _ => {}
+            }
+        }
     }
 
     /// Reports a failure of the oracle.

@@ -176,6 +176,7 @@ pub struct Context<'a> {
     now: Instant,
     writer: &'a mut RingWriter,
     gate: Gate,
+    chunk_bytes_max: u32,
     updates: &'a mut ToolUpdate,
     trace: &'a TraceContext,
 }
@@ -183,7 +184,7 @@ pub struct Context<'a> {
 /// The reason why a chunk was not emitted. Nothing was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EmitError {
-    /// Return [`Step::Blocked`]: a `block` subscriber has to read first.
+    /// Return [`Step::Blocked`]: a `block` subscriber has to read first, or the ring has to grow.
     Blocked,
     /// Split the payload: it is longer than the longest chunk of this ring.
     TooLarge {
@@ -193,15 +194,17 @@ pub enum EmitError {
 }
 
 impl<'a> Context<'a> {
-    /// Used by the caller of [`Tool::step`].
+    /// Used by the caller of [`Tool::step`]. A ring that takes no chunk of `chunk_bytes_max` bytes
+    /// yet grows after a step that is blocked.
     pub(crate) fn new(
         now: Instant,
         writer: &'a mut RingWriter,
         gate: Gate,
+        chunk_bytes_max: u32,
         updates: &'a mut ToolUpdate,
         trace: &'a TraceContext,
     ) -> Context<'a> {
-        Context { now, writer, gate, updates, trace }
+        Context { now, writer, gate, chunk_bytes_max, updates, trace }
     }
 
     /// The trace of the caller.
@@ -216,7 +219,20 @@ impl<'a> Context<'a> {
 
     /// The longest payload of one chunk.
     pub fn chunk_bytes_max(&self) -> u32 {
-        self.writer.geometry().length_max()
+        self.chunk_bytes_max
+    }
+
+    /// Returns what a refused write means to the tool.
+    #[cold]
+    fn refusal(chunk_bytes_max: u32, error: WriteError) -> EmitError {
+        match error {
+            WriteError::Gated { .. } => EmitError::Blocked,
+            // The ring grows before the next step.
+            WriteError::TooLarge { length, .. } if length <= chunk_bytes_max as usize => {
+                EmitError::Blocked
+            }
+            WriteError::TooLarge { .. } => EmitError::TooLarge { chunk_bytes_max },
+        }
     }
 
     #[inline]
@@ -243,7 +259,8 @@ impl<'a> Context<'a> {
             return Err(EmitError::Blocked);
         }
         let header = ChunkHeader { kind: kind as u8, key, flags: 0 };
-        Ok(self.writer.write(header, payload, self.now, self.gate.gate_seq)?)
+        let written = self.writer.write(header, payload, self.now, self.gate.gate_seq);
+        written.map_err(|error| Context::refusal(self.chunk_bytes_max, error))
     }
 
     /// Reserves room in the ring for a chunk, to be filled in place and published without a copy.
@@ -254,7 +271,9 @@ impl<'a> Context<'a> {
         if !self.admits(length) {
             return Err(EmitError::Blocked);
         }
-        Ok(self.writer.lend(length, self.gate.gate_seq)?)
+        let chunk_bytes_max = self.chunk_bytes_max;
+        let lent = self.writer.lend(length, self.gate.gate_seq);
+        lent.map_err(|error| Context::refusal(chunk_bytes_max, error))
     }
 
     /// Publishes the first `length` bytes of the reserved room, and returns the chunk's number.
@@ -279,17 +298,5 @@ impl<'a> Context<'a> {
     /// Reports progress in any form.
     pub fn report(&mut self, report: Report) {
         self.updates.push(report);
-    }
-}
-
-#[doc(hidden)]
-impl From<WriteError> for EmitError {
-    fn from(error: WriteError) -> EmitError {
-        match error {
-            WriteError::Gated { .. } => EmitError::Blocked,
-            WriteError::TooLarge { length_max, .. } => {
-                EmitError::TooLarge { chunk_bytes_max: length_max }
-            }
-        }
     }
 }

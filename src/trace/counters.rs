@@ -188,6 +188,10 @@ counters! {
     mailbox_commands,
     /// Changes of the memory pressure.
     memory_pressure_changes,
+    /// Rings that have moved to a larger window, because their producer found no room.
+    rings_grown,
+    /// Rings that stayed small, because no larger window was free or memory was short.
+    ring_growths_refused,
     /// Bytes of rings returned to the kernel.
     ring_bytes_released,
 }

@@ -18,7 +18,7 @@ use streamdoor::trace::Level;
 use super::console::print_out;
 use super::options::{Span, spelled};
 use super::serve::{Fixtures, RunningServer, ServerSetup, announce, log_event, start};
-use super::settings::{self, Builtin, Bytes, Number, Settings, find_flag};
+use super::settings::{self, Builtin, Number, Settings, find_flag};
 use super::{CliError, parsed};
 use streams::{Carriers, open};
 
@@ -53,7 +53,6 @@ fn defaults() -> Settings {
         listen: Vec::new(),
         connections_max: Number(limits::STDIO_CONNECTIONS_MAX),
         builtin: Builtin::None,
-        prealloc_bytes: Bytes(limits::STDIO_RINGS_PREALLOC_BYTES),
         log_level: Level::Warn,
         ..Settings::default()
     }

@@ -145,6 +145,7 @@ pub(in crate::server) fn options_of(
         on_stall,
         timeouts,
         progress,
+        grows: false,
         owner,
     };
     (options, policy)

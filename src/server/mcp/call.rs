@@ -155,3 +155,10 @@ pub(in crate::server) struct McpCall {
     /// Its span in a trace, until it is answered.
     pub span: Option<Box<crate::trace::Span>>,
 }
+
+impl McpCall {
+    /// True if its client cannot come back for notifications that it has missed.
+    pub fn is_heard_once(&self) -> bool {
+        matches!(self.asker, Asker::Alone(_)) || matches!(self.outlet, Outlet::Lines(_))
+    }
+}

@@ -189,7 +189,7 @@ fn run_task<R: Reactor + 'static>(
     prepared: crate::tool::Prepared,
 ) {
     let owner = call.source.owner;
-    match tools::open_kept(shard, owner, prepared, 1, None) {
+    match tools::open_kept(shard, owner, prepared, 1, None, false) {
         Err(error) => {
             let server = ask::server_info(shard);
             let results = Results::new(call.context.version, &server);

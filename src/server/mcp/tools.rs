@@ -212,7 +212,12 @@ pub(in crate::server) fn keep_output<R: Reactor + 'static>(
         Role::Task(task) => Some(task.ttl().min(limits::EXECUTION_DURATION_MAX)),
         Role::Answer(_) | Role::Stream => None,
     };
-    let execution = open_kept(shard, owner, prepared, subscriber_count, retention)?;
+    let calls = &shard.guests.mcp.calls;
+    let grows = match role {
+        Role::Answer(handle) => calls.get(handle).is_some_and(|call| call.is_heard_once()),
+        Role::Task(_) | Role::Stream => false,
+    };
+    let execution = open_kept(shard, owner, prepared, subscriber_count, retention, grows)?;
     let keep = KeptOutput { execution: Some(execution), ..KeptOutput::new(owner, spec, role) };
     let mcp = &mut shard.guests.mcp;
     let keep = mcp.keeps.insert(Box::new(keep));
@@ -233,15 +238,18 @@ pub(in crate::server) fn open_kept<R: Reactor + 'static>(
     mut prepared: Prepared,
     subscriber_count: u32,
     retention: Option<std::time::Duration>,
+    grows: bool,
 ) -> Result<ExecutionId, ExecuteError> {
     let deadline = limits::ATTACH_DEADLINE;
+    let policy = prepared.tool.as_ref().map(|tool| tool.subscribers.policy);
     let options = ExecuteOptions {
         start: Start::AfterSubscribers { count: subscriber_count, deadline },
         retention,
+        // A named door has readers from the start, and its ring stays where it is.
+        grows: grows && policy != Some(Policy::Block) && !shard.guests.doors.has_named(),
         owner,
         ..ExecuteOptions::default()
     };
-    let policy = prepared.tool.as_ref().map(|tool| tool.subscribers.policy);
     let ring_bytes = &mut prepared.need.ring_bytes;
     *ring_bytes = executions::served_ring_bytes(shard, policy).max(*ring_bytes);
     shard.execute_prepared(prepared, options)

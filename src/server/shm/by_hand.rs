@@ -14,6 +14,7 @@ use crate::reactor::{ConnectionId, Reactor};
 use crate::server::ServerShard;
 use crate::server::shm::lines::{Descriptors, Side, of_producer};
 use crate::server::shm::{lines, purchase, relay};
+use crate::shard::growth::grow_whole;
 use crate::shard::reader::link::LinkParts;
 use crate::shard::{ExecuteError, ExecuteOptions};
 
@@ -57,6 +58,7 @@ impl<R: Reactor + 'static> ServerShard<R> {
         id: ExecutionId,
         spec: SubscribeSpec,
     ) -> Result<AtDoor, SubscribeError> {
+        grow_whole(self, id);
         let run = self.runs.get(id.slot.index as usize).and_then(Option::as_ref);
         let run = run.filter(|run| run.id == id).ok_or(SubscribeError::NotFound)?;
         if run.guest.door.is_none() {

@@ -397,6 +397,8 @@ pub(in crate::server) fn open_for_producer<R: Reactor + 'static>(
     options: ExecuteOptions,
     mut door: Door,
 ) -> Result<ExecutionId, ExecuteError> {
+    // The private ring takes all that the producer's ring holds.
+    let options = ExecuteOptions { grows: false, ..options };
     let execution = shard.execute_prepared(prepared, options)?;
     let run = shard.run_mut(execution.slot);
     if run.control.view().final_record().is_some() {

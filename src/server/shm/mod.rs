@@ -107,6 +107,11 @@ impl DoorsHere {
         !self.producers.is_empty()
     }
 
+    /// True if executions have named doors.
+    pub fn has_named(&self) -> bool {
+        self.named.is_some()
+    }
+
     /// Notes that no other process writes the chunks of this execution any more.
     pub fn forget_producer(&mut self, execution: u32) {
         self.producers.retain(|&producer| producer != execution);

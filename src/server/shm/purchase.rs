@@ -18,6 +18,7 @@ use crate::server::peers::ToPeer;
 use crate::server::shm::{Behind, Bought, Door, Place, lines, producer, relay};
 use crate::server::{ServerShard, hub};
 use crate::shard::CallError;
+use crate::shard::growth::grow_whole;
 use crate::shard::handle::Command;
 
 /// Memory that is being bought, and the requests that wait for it.
@@ -59,6 +60,7 @@ pub(in crate::server) fn awaits_relay<R: Reactor + 'static>(
         wait_at_door(shard, connection);
         return Ok(true);
     }
+    grow_whole(shard, execution); // The relay stays as large as it is.
     let run = shard.runs[execution.slot.index as usize].as_ref();
     let run = run.filter(|run| run.id == execution && run.guest.door.is_none());
     let Some(class_bytes) = run.and_then(|run| relay::class_for(&run.ring)) else {
