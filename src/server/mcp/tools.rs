@@ -241,15 +241,16 @@ pub(in crate::server) fn open_kept<R: Reactor + 'static>(
     grows: bool,
 ) -> Result<ExecutionId, ExecuteError> {
     let deadline = limits::ATTACH_DEADLINE;
-    let policy = prepared.tool.as_ref().map(|tool| tool.subscribers.policy);
     let options = ExecuteOptions {
         start: Start::AfterSubscribers { count: subscriber_count, deadline },
         retention,
         // A named door has readers from the start, and its ring stays where it is.
-        grows: grows && policy != Some(Policy::Block) && !shard.guests.doors.has_named(),
+        grows: grows && !shard.guests.doors.has_named(),
         owner,
         ..ExecuteOptions::default()
     };
+    // Where nobody comes back, nothing is kept for that.
+    let policy = prepared.tool.as_ref().map(|tool| tool.subscribers.policy).filter(|_| !grows);
     let ring_bytes = &mut prepared.need.ring_bytes;
     *ring_bytes = executions::served_ring_bytes(shard, policy).max(*ring_bytes);
     shard.execute_prepared(prepared, options)
@@ -290,7 +291,10 @@ pub(in crate::server) fn attach_notifier<R: Reactor + 'static>(
     kinds: Kinds,
 ) {
     let delivery_options = DeliveryOptions { kinds, ..DeliveryOptions::default() };
-    let spec = executions::spec_of(shard, execution, &delivery_options, from);
+    let mut spec = executions::spec_of(shard, execution, &delivery_options, from);
+    let call = shard.guests.mcp.calls.get(handle);
+    // Only the client of a session can come back.
+    spec.replays &= call.is_some_and(|call| !call.is_heard_once());
     let receiver = Destination::Mcp(McpReceiver::Call(handle));
     let attached = match shard.attach_at_once(execution, spec, receiver) {
         Err(SubscribeError::NoLongerHeld { tail_seq }) => {
@@ -305,11 +309,9 @@ pub(in crate::server) fn attach_notifier<R: Reactor + 'static>(
     let Some(call) = mcp.calls.get_mut(handle) else { return };
     call.notifier = Some(notifier);
     call.is_cut_short = false;
-    // Only the client of a session can come back.
-    let replay = subscribed.replay.filter(|_| matches!(call.asker, Asker::Session(_)));
     let Some(id) = call.outlet.connection() else { return };
     let Some(connection) = hub.connection(id) else { return };
-    connection.bound_sending(kernel_bytes_for(replay), &mut shard.reactor);
+    connection.bound_sending(kernel_bytes_for(subscribed.replay), &mut shard.reactor);
     let takes = connection.takes;
     if let Some(link) = &mut connection.mcp {
         link.feeds.push(notifier);
