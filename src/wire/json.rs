@@ -8,6 +8,8 @@
 
 use serde_json::Value;
 
+pub(crate) use super::digits::{write_i64, write_u64};
+
 const ONES: u64 = 0x0101_0101_0101_0101;
 const DELETE: u8 = 0x7F;
 const HIGH_BITS: u64 = ONES << 7;
@@ -121,23 +123,12 @@ fn write_escape(out: &mut Vec<u8>, char_bytes: &[u8]) {
     out.extend_from_slice(short);
 }
 
-/// Appends an unsigned integer.
-#[inline]
-pub(crate) fn write_u64(out: &mut Vec<u8>, number: u64) {
-    serde_json::to_writer(out, &number).expect("writing to a vector cannot fail");
-}
-
-/// Appends a signed integer.
-#[inline]
-pub(super) fn write_i64(out: &mut Vec<u8>, number: i64) {
-    serde_json::to_writer(out, &number).expect("writing to a vector cannot fail");
-}
-
 /// Appends a number in the shortest form that reads as the same number, without an empty fraction.
 /// Infinities and NaN become `null`, because JSON cannot represent them.
 pub(crate) fn write_f64(out: &mut Vec<u8>, number: f64) {
-    if number.fract() == 0.0 && number.abs() < EXACT_BELOW {
-        write_i64(out, number as i64);
+    let whole = number as i64; // It differs if the number is not whole or too large.
+    if whole as f64 == number && whole.unsigned_abs() < EXACT_BELOW as u64 {
+        write_i64(out, whole);
     } else {
         serde_json::to_writer(out, &number).expect("writing to a vector cannot fail");
     }

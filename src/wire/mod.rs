@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 pub(crate) mod base64;
+pub(crate) mod digits;
 pub mod events;
 #[cfg(test)]
 mod events_tests;
