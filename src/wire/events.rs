@@ -269,6 +269,19 @@ impl<'a> WireEvent<'a> {
     }
 }
 
+/// Appends the fields `encoding` and `data` of a chunk, after other fields. The data is text if all
+/// of it is valid UTF-8, and base 64 otherwise.
+pub(crate) fn write_data(out: &mut Vec<u8>, data: &[u8]) {
+    let before = out.len();
+    out.extend_from_slice(b",\"encoding\":\"text\",\"data\":\"");
+    if json::write_text(out, data).is_err() {
+        out.truncate(before);
+        out.extend_from_slice(b",\"encoding\":\"base64\",\"data\":\"");
+        base64::write(out, data);
+    }
+    out.push(b'"');
+}
+
 /// The fields of an object after the first one.
 struct Fields<'a>(&'a mut Vec<u8>);
 
@@ -303,19 +316,7 @@ impl Fields<'_> {
         self.text("kind", chunk.kind);
         self.number_if("key", chunk.key.map(u64::from));
         self.number("offset", chunk.offset);
-        match std::str::from_utf8(chunk.data) {
-            Ok(text) => {
-                self.text("encoding", "text");
-                self.text("data", text);
-            }
-            Err(_) => {
-                self.text("encoding", "base64");
-                self.name("data");
-                self.0.push(b'"');
-                base64::write(self.0, chunk.data);
-                self.0.push(b'"');
-            }
-        }
+        write_data(self.0, chunk.data);
         self.number("timestamp_us", chunk.timestamp_us);
         self.number("mono_ns", chunk.mono_ns);
     }

@@ -35,18 +35,51 @@ pub(crate) fn write_string(out: &mut Vec<u8>, text: &str) {
 
 /// Appends the characters between a string's quotes, or a part of them.
 pub(crate) fn write_characters(out: &mut Vec<u8>, text: &str) {
-    let bytes = text.as_bytes();
-    let (mut at, mut written) = (0, 0); // `out` contains everything before `written`.
-    while at < bytes.len() {
-        if bytes[at..].first_chunk().is_some_and(are_plain) {
-            at += MANY;
-            continue;
+    write_checked(out, text.as_bytes(), true).expect("a string is text");
+}
+
+/// The error of bytes that are not UTF-8.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NotText;
+
+/// Appends bytes like [`write_characters`], if they are text. ASCII is checked and copied in one
+/// pass.
+///
+/// # Errors
+/// [`NotText`]; nothing is written.
+pub(crate) fn write_text(out: &mut Vec<u8>, bytes: &[u8]) -> Result<(), NotText> {
+    write_checked(out, bytes, false)
+}
+
+/// Appends the characters of a text. The flag is true if the bytes are known to be valid.
+fn write_checked(out: &mut Vec<u8>, bytes: &[u8], is_valid: bool) -> Result<(), NotText> {
+    let plain = plain_bytes(bytes);
+    if plain < bytes.len() {
+        return write_mixed(out, bytes, plain, is_valid);
+    }
+    out.extend_from_slice(bytes);
+    Ok(())
+}
+
+/// Does the same for a text whose byte at `at` is the first one that is not plain.
+fn write_mixed(
+    out: &mut Vec<u8>,
+    bytes: &[u8],
+    mut at: usize,
+    mut is_valid: bool,
+) -> Result<(), NotText> {
+    let before = out.len();
+    let mut written = 0; // `out` contains everything before `written`.
+    while let Some(&first) = bytes.get(at) {
+        if first >= 0x80 && !is_valid {
+            // Everything before is ASCII, so the rest can be checked alone.
+            if std::str::from_utf8(&bytes[at..]).is_err() {
+                out.truncate(before);
+                return Err(NotText);
+            }
+            is_valid = true;
         }
-        if bytes[at..].first_chunk().is_some_and(|eight| is_plain(u64::from_le_bytes(*eight))) {
-            at += 8;
-            continue;
-        }
-        let length = char_length(bytes[at]);
+        let length = char_length(first);
         let char_bytes = &bytes[at..at + length];
         if needs_escape(char_bytes) {
             out.extend_from_slice(&bytes[written..at]);
@@ -54,32 +87,94 @@ pub(crate) fn write_characters(out: &mut Vec<u8>, text: &str) {
             written = at + length;
         }
         at += length;
+        at += plain_bytes(&bytes[at..]);
     }
     out.extend_from_slice(&bytes[written..]);
+    Ok(())
 }
 
 /// Number of bytes that two registers of the smallest vector unit hold.
 const MANY: usize = 32;
 
+/// Number of plain bytes at the beginning: see [`is_plain`].
+fn plain_bytes(bytes: &[u8]) -> usize {
+    if bytes.first().is_none_or(|first| *first >= 0x80) {
+        return 0; // Text in other scripts has many such characters in a row.
+    }
+    let mut rest = bytes;
+    while let Some((many, behind)) = rest.split_first_chunk::<MANY>()
+        && are_plain(many)
+    {
+        rest = behind;
+    }
+    if rest.len() < MANY && (rest.is_empty() || is_end_plain(bytes)) {
+        return bytes.len();
+    }
+    while let Some((eight, behind)) = rest.split_first_chunk() {
+        let others = others(u64::from_le_bytes(*eight));
+        if others != 0 {
+            return bytes.len() - rest.len() + (others.trailing_zeros() / 8) as usize;
+        }
+        rest = behind;
+    }
+    match bytes.last_chunk() {
+        // The bytes before `rest` are plain. So this is the first other byte, or the end.
+        Some(eight) => {
+            let others = others(u64::from_le_bytes(*eight));
+            bytes.len() - 8 + (others.trailing_zeros() / 8) as usize
+        }
+        None => plain_bytes_of_few(bytes),
+    }
+}
+
+/// Does the same for fewer than eight bytes.
+#[inline]
+fn plain_bytes_of_few(bytes: &[u8]) -> usize {
+    if let (Some(first), Some(last)) = (bytes.first_chunk(), bytes.last_chunk()) {
+        let [first, last] = [first, last].map(|four| u64::from(u32::from_le_bytes(*four)));
+        if others(first << 32 | last) == 0 {
+            return bytes.len();
+        }
+    }
+    bytes.iter().take_while(|byte| is_plain(**byte)).count()
+}
+
+/// True if the last [`MANY`] bytes are plain, or all of at least half as many.
+#[inline]
+fn is_end_plain(bytes: &[u8]) -> bool {
+    const HALF: usize = MANY / 2;
+    if let Some(many) = bytes.last_chunk::<MANY>() {
+        return are_plain(many);
+    }
+    let (first, last) = (bytes.first_chunk::<HALF>(), bytes.last_chunk::<HALF>());
+    first.is_some_and(are_plain) && last.is_some_and(are_plain)
+}
+
 /// True if [`is_plain`] holds for all bytes, in a form that the compiler vectorizes.
 #[inline]
-fn are_plain(many: &[u8; MANY]) -> bool {
+fn are_plain<const COUNT: usize>(bytes: &[u8; COUNT]) -> bool {
     let mut others = 0u8;
-    for byte in many {
-        let is_other = !(0x20..DELETE).contains(byte) | (*byte == b'"') | (*byte == b'\\');
-        others |= u8::from(is_other);
+    for byte in bytes {
+        others |= u8::from(!is_plain(*byte));
     }
     others == 0
 }
 
-/// True if these eight bytes are ASCII, without control characters, quotes and backslashes.
+/// True for ASCII without control characters, quotes and backslashes.
 #[inline]
-fn is_plain(word: u64) -> bool {
+fn is_plain(byte: u8) -> bool {
+    (0x20..DELETE).contains(&byte) & (byte != b'"') & (byte != b'\\')
+}
+
+/// Returns a word that is 0 if all bytes of `word` are plain. Otherwise its lowest bit is in the
+/// lowest byte that is not.
+#[inline]
+fn others(word: u64) -> u64 {
     // A byte's high bit ends up set if the byte is below the bound, or above one that is.
     let below = |word: u64, bound: u64| word.wrapping_sub(ONES * bound) & !word;
     let is_control = below(word, 0x20);
     let is = |byte: u8| below(word ^ (ONES * u64::from(byte)), 1);
-    (word | is_control | is(b'"') | is(b'\\') | is(DELETE)) & HIGH_BITS == 0
+    (word | is_control | is(b'"') | is(b'\\') | is(DELETE)) & HIGH_BITS
 }
 
 /// Number of bytes of the character that begins with `first`, in valid UTF-8.
@@ -245,19 +340,127 @@ mod tests {
 
     #[test]
     fn a_word_is_plain_exactly_if_each_of_its_bytes_is() {
+        let first = |word: u64| others(word).trailing_zeros() as usize / 8; // 8 if all are plain.
         for place in 0..8 {
             for byte in 0..=u8::MAX {
                 let mut bytes = [b'a'; 8];
                 bytes[place] = byte;
                 let plain = matches!(byte, 0x20..0x7F) && byte != b'"' && byte != b'\\';
-                assert_eq!(is_plain(u64::from_le_bytes(bytes)), plain, "{byte:#x} at {place}");
+                assert_eq!(is_plain(byte), plain, "{byte:#x}");
+                let expected = if plain { 8 } else { place };
+                assert_eq!(first(u64::from_le_bytes(bytes)), expected, "{byte:#x} at {place}");
             }
         }
         let mut random = Random::new(2);
         for _ in 0..100_000 {
             let bytes = random.next_u64().to_le_bytes().map(|byte| byte & 0x7F);
-            let plain = bytes.iter().all(|&b| !b.is_ascii_control() && b != b'"' && b != b'\\');
-            assert_eq!(is_plain(u64::from_le_bytes(bytes)), plain, "{bytes:?}");
+            let is_other = |&b: &u8| b.is_ascii_control() || b == b'"' || b == b'\\';
+            let expected = bytes.iter().position(is_other).unwrap_or(8);
+            assert_eq!(first(u64::from_le_bytes(bytes)), expected, "{bytes:?}");
+        }
+    }
+
+    /// Appends text one character after the other, unlike the code under test.
+    fn model(bytes: &[u8]) -> Option<String> {
+        let text = String::from_utf8(bytes.to_vec()).ok()?;
+        let mut out = String::new();
+        for character in text.chars() {
+            match character {
+                '"' => out += "\\\"",
+                '\\' => out += "\\\\",
+                '\n' => out += "\\n",
+                '\r' => out += "\\r",
+                '\t' => out += "\\t",
+                '\u{8}' => out += "\\b",
+                '\u{c}' => out += "\\f",
+                c if c.is_control() || matches!(c, '\u{2028}' | '\u{2029}') => {
+                    out += &format!("\\u{:04x}", c as u32);
+                }
+                c => out.push(c),
+            }
+        }
+        Some(out)
+    }
+
+    #[track_caller]
+    fn assert_like_model(bytes: &[u8]) {
+        let mut out = b"before".to_vec();
+        let result = write_text(&mut out, bytes);
+        let expected = model(bytes);
+        assert_eq!(result.is_ok(), expected.is_some(), "{bytes:?}");
+        let written = String::from_utf8(out).unwrap();
+        let written = written.strip_prefix("before").unwrap();
+        assert_eq!(written, expected.as_deref().unwrap_or(""), "{bytes:?}");
+        if let Some(expected) = expected {
+            let text = std::str::from_utf8(bytes).unwrap();
+            assert_eq!(spelled(|out| write_characters(out, text)), expected, "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn a_special_character_is_found_at_each_place_of_a_text() {
+        let ascii = (0..0x20).chain([b'"', b'\\', 0x7F]).map(|byte| vec![byte]);
+        let characters =
+            ["\u{80}", "\u{9f}", "\u{a0}", "\u{2028}", "\u{2029}", "\u{202a}", "\u{1f980}"];
+        let invalid: [&[u8]; 9] = [
+            b"\x80",
+            b"\xBF",
+            b"\xC0\x80",
+            b"\xC2",
+            b"\xE2\x80",
+            b"\xED\xA0\x80",
+            b"\xF0\x9F\xA6",
+            b"\xF5",
+            b"\xFF",
+        ];
+        let specials: Vec<Vec<u8>> = ascii
+            .chain(characters.map(|text| text.as_bytes().to_vec()))
+            .chain(invalid.map(<[u8]>::to_vec))
+            .collect();
+        for length in 0..=70 {
+            let plain: Vec<u8> =
+                (b'!'..=b'~').filter(|b| is_plain(*b)).cycle().take(length).collect();
+            assert_like_model(&plain);
+            for place in 0..=length {
+                for special in &specials {
+                    let (front, back) = plain.split_at(place);
+                    assert_like_model(&[front, special, back].concat());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn random_bytes_are_written_as_by_the_model() {
+        const PARTS: [&[u8]; 12] = [
+            b"0123456789abcdefghijklmnopqrstuvwxyz",
+            b"eight by",
+            b"a",
+            b" ",
+            b"\n",
+            b"\"",
+            b"\\",
+            b"\x7F",
+            "\u{e9}".as_bytes(),
+            "\u{85}".as_bytes(),
+            "\u{2028}\u{20ac}".as_bytes(),
+            "\u{1f980}".as_bytes(),
+        ];
+        for seed in 0..50_000 {
+            let mut random = Random::new(seed);
+            let mut bytes = Vec::new();
+            for _ in 0..random.below(8) {
+                bytes.extend_from_slice(PARTS[random.below(PARTS.len() as u64) as usize]);
+            }
+            assert_like_model(&bytes);
+            // One wrong byte or a cut makes most texts with other characters invalid.
+            if !bytes.is_empty() {
+                let place = random.below(bytes.len() as u64) as usize;
+                assert_like_model(&bytes[..place]);
+                assert_like_model(&bytes[place..]);
+                bytes[place] = random.next_u64() as u8;
+                assert_like_model(&bytes);
+            }
         }
     }
 
