@@ -230,18 +230,11 @@ impl<'a> WireEvent<'a> {
 
     /// Appends the event as one JSON object, without raw line ends or other control characters.
     pub fn write_json(&self, out: &mut Vec<u8>) {
-        if let WireEvent::Part(part) = self {
-            out.extend_from_slice(part.json);
-            return;
-        }
-        out.extend_from_slice(b"{\"event\":\"");
-        out.extend_from_slice(self.name().as_bytes());
-        out.push(b'"');
         let mut fields = Fields(out);
         match self {
-            WireEvent::Started(started) => fields.started(started),
             WireEvent::Chunk(chunk) => fields.chunk(chunk),
-            WireEvent::Part(_) => unreachable!("parts are written above"),
+            WireEvent::Part(part) => return out.extend_from_slice(part.json),
+            WireEvent::Started(started) => fields.started(started),
             WireEvent::Gap(gap) => fields.gap(gap),
             WireEvent::Progress(progress) => fields.progress(progress),
             WireEvent::End(end) => fields.end(end),
@@ -282,11 +275,12 @@ pub(crate) fn write_data(out: &mut Vec<u8>, data: &[u8]) {
     out.push(b'"');
 }
 
-/// The fields of an object after the first one.
+/// The fields of an event, from its name on.
 struct Fields<'a>(&'a mut Vec<u8>);
 
 impl Fields<'_> {
     fn started(&mut self, started: &StartedEvent<'_>) {
+        self.begin("started");
         self.text("execution", started.execution);
         self.text("subscriber", started.subscriber);
         self.text("tool", started.tool);
@@ -309,19 +303,36 @@ impl Fields<'_> {
         }
     }
 
+    /// Appends a chunk. Most events are chunks, so each constant is as long as possible.
     fn chunk(&mut self, chunk: &ChunkEvent<'_>) {
-        self.text("execution", chunk.execution);
-        self.number("seq", chunk.seq);
-        self.number_if("total_chunks", chunk.total_chunks);
-        self.text("kind", chunk.kind);
-        self.number_if("key", chunk.key.map(u64::from));
-        self.number("offset", chunk.offset);
-        write_data(self.0, chunk.data);
-        self.number("timestamp_us", chunk.timestamp_us);
-        self.number("mono_ns", chunk.mono_ns);
+        let out = &mut *self.0;
+        out.extend_from_slice(b"{\"event\":\"chunk\",\"execution\":\"");
+        json::write_characters(out, chunk.execution);
+        out.extend_from_slice(b"\",\"seq\":");
+        json::write_u64(out, chunk.seq);
+        if let Some(total_chunks) = chunk.total_chunks {
+            out.extend_from_slice(b",\"total_chunks\":");
+            json::write_u64(out, total_chunks);
+        }
+        out.extend_from_slice(b",\"kind\":\"");
+        json::write_characters(out, chunk.kind);
+        if let Some(key) = chunk.key {
+            out.extend_from_slice(b"\",\"key\":");
+            json::write_u64(out, key.into());
+            out.extend_from_slice(b",\"offset\":");
+        } else {
+            out.extend_from_slice(b"\",\"offset\":");
+        }
+        json::write_u64(out, chunk.offset);
+        write_data(out, chunk.data);
+        out.extend_from_slice(b",\"timestamp_us\":");
+        json::write_u64(out, chunk.timestamp_us);
+        out.extend_from_slice(b",\"mono_ns\":");
+        json::write_u64(out, chunk.mono_ns);
     }
 
     fn gap(&mut self, gap: &GapEvent<'_>) {
+        self.begin("gap");
         self.text("execution", gap.execution);
         self.number("from_seq", gap.from_seq);
         self.number("to_seq", gap.to_seq);
@@ -331,6 +342,7 @@ impl Fields<'_> {
     }
 
     fn progress(&mut self, progress: &ProgressEvent<'_>) {
+        self.begin("progress");
         self.text("execution", progress.execution);
         self.text_if("token", progress.token);
         self.name("progress");
@@ -349,6 +361,7 @@ impl Fields<'_> {
     }
 
     fn end(&mut self, end: &EndEvent<'_>) {
+        self.begin("end");
         self.text("execution", end.execution);
         match end.state {
             EndState::Ended(state) => self.text("state", state),
@@ -380,6 +393,13 @@ impl Fields<'_> {
         self.text_if("error", end.error);
     }
 
+    /// Appends the name of the event.
+    fn begin(&mut self, name: &str) {
+        self.0.extend_from_slice(b"{\"event\":\"");
+        self.0.extend_from_slice(name.as_bytes());
+        self.0.push(b'"');
+    }
+
     /// Appends the name of a field. Names are ours, and need no escapes.
     #[inline]
     fn name(&mut self, name: &str) {
@@ -407,7 +427,6 @@ impl Fields<'_> {
         }
     }
 
-    #[inline]
     fn number_if(&mut self, name: &str, number: Option<u64>) {
         if let Some(number) = number {
             self.number(name, number);

@@ -21,9 +21,13 @@ pub struct FieldError;
 /// Appends the part of `event` that all its subscribers share: its name, and itself as JSON.
 #[inline]
 pub fn write_event(out: &mut Vec<u8>, event: &WireEvent<'_>) {
-    out.extend_from_slice(b"event: ");
-    out.extend_from_slice(event.name().as_bytes());
-    out.extend_from_slice(b"\ndata: ");
+    if let WireEvent::Chunk(_) = event {
+        out.extend_from_slice(b"event: chunk\ndata: ");
+    } else {
+        out.extend_from_slice(b"event: ");
+        out.extend_from_slice(event.name().as_bytes());
+        out.extend_from_slice(b"\ndata: ");
+    }
     event.write_json(out); // One line: our JSON has no line ends of any kind.
     out.push(b'\n');
 }
