@@ -4,13 +4,15 @@
 use std::ops::Range;
 
 use serde_json::Value;
+use smallvec::SmallVec;
 
 use super::ask::Filter;
-use super::context::{Level, META_CHUNKS, META_SUBSCRIPTION, META_TASK};
+use super::context::{Level, META_SUBSCRIPTION, META_TASK};
 use super::cursor::List;
 use super::tasks::{Detail, Task};
 use super::{Era, Version, call};
 use crate::limits;
+use crate::wire::events::write_data;
 use crate::wire::jsonrpc::Id;
 use crate::wire::{base64, json};
 
@@ -19,8 +21,8 @@ use crate::wire::{base64, json};
 pub struct ChunkNotification<'a> {
     /// The number of the chunk: 1, 2, 3 … without holes.
     pub seq: u64,
-    /// The kind of the chunk.
-    pub kind: &'a str,
+    /// The name of the chunk's kind. It needs no escapes.
+    pub kind: &'static str,
     /// Payload bytes of the execution before this chunk.
     pub offset: u64,
     /// The payload.
@@ -88,8 +90,7 @@ pub fn progress<'c>(
     note: &ProgressNotification<'_>,
     chunks: impl Iterator<Item = ChunkNotification<'c>> + Clone,
 ) {
-    begin(out, "notifications/progress");
-    out.extend_from_slice(b"\"progressToken\":");
+    out.extend_from_slice(PROGRESS_BEGIN);
     out.extend_from_slice(note.token.as_json().as_bytes());
     out.extend_from_slice(b",\"progress\":");
     json::write_f64(out, note.progress);
@@ -97,7 +98,8 @@ pub fn progress<'c>(
         out.extend_from_slice(b",\"total\":");
         json::write_f64(out, total);
     }
-    let texts = write_message(out, note, chunks.clone());
+    let mut texts = Texts::new();
+    write_message(out, &mut texts, note, chunks.clone());
     let mut meta = Meta::new();
     write_chunks(out, &mut meta, &texts, chunks);
     if note.percentage.is_some() || note.context.is_some() {
@@ -112,16 +114,19 @@ pub fn progress<'c>(
         meta.task(out, task);
     }
     meta.end(out);
-    end(out);
 }
+
+/// The beginning of a progress notification, until its token.
+const PROGRESS_BEGIN: &[u8] =
+    b"{\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\"params\":{\"progressToken\":";
 
 /// The texts of chunks in the message, escaped already. A text that occurs twice is escaped once.
 struct Texts {
     /// True if the message is all of them, and a chunk has only the length of its part.
     is_once: bool,
+    /// The ends of the texts in the buffer, so far. The first one begins at `start`.
+    ends: SmallVec<[usize; limits::DELIVERY_CHUNKS_MAX as usize]>,
     start: usize,
-    ends: [usize; limits::DELIVERY_CHUNKS_MAX as usize],
-    count: usize,
 }
 
 /// The place of a chunk's data.
@@ -135,25 +140,32 @@ enum Place {
 }
 
 impl Texts {
-    /// Returns no texts so far, before a message that begins at `start`.
-    fn new(start: usize) -> Texts {
-        let ends = [0; limits::DELIVERY_CHUNKS_MAX as usize];
-        Texts { is_once: false, start, ends, count: 0 }
+    /// Returns no texts so far.
+    #[inline]
+    fn new() -> Texts {
+        Texts { is_once: false, ends: SmallVec::new(), start: 0 }
     }
 
     /// Records that one more text ends at `end`.
+    #[inline]
     fn note(&mut self, end: usize) {
-        if let Some(place) = self.ends.get_mut(self.count) {
-            *place = end;
-            self.count += 1;
+        if self.ends.len() < self.ends.inline_size() {
+            self.ends.push(end);
         }
     }
 
+    /// Forgets all texts, because the message is not written.
+    fn clear(&mut self) {
+        self.is_once = false;
+        self.ends.clear();
+    }
+
+    #[inline]
     fn place(&self, index: usize) -> Place {
         if self.is_once {
             return Place::InMessage;
         }
-        let Some(end) = self.ends[..self.count].get(index) else { return Place::Absent };
+        let Some(end) = self.ends.get(index) else { return Place::Absent };
         let start = if index == 0 { self.start } else { self.ends[index - 1] };
         Place::Copied(start..*end)
     }
@@ -163,33 +175,45 @@ impl Texts {
 /// text.
 fn write_message<'c>(
     out: &mut Vec<u8>,
+    texts: &mut Texts,
     note: &ProgressNotification<'_>,
     chunks: impl Iterator<Item = ChunkNotification<'c>> + Clone,
-) -> Texts {
+) {
     let before = out.len();
     out.extend_from_slice(b",\"message\":\"");
-    let mut texts = Texts::new(out.len());
-    match note.message {
-        Some(message) => json::write_characters(out, message),
+    texts.start = out.len();
+    let is_text = match note.message {
+        Some(message) => {
+            json::write_characters(out, message);
+            true
+        }
         None => {
             let bytes: usize = chunks.clone().map(|chunk| chunk.data.len()).sum();
             texts.is_once = bytes > limits::MCP_TEXT_TWICE_BYTES_MAX && !note.has_full_chunks;
-            for chunk in chunks {
-                let Ok(text) = std::str::from_utf8(chunk.data) else {
-                    out.truncate(before);
-                    return Texts::new(before);
-                };
-                json::write_characters(out, text);
-                texts.note(out.len());
-            }
+            write_texts(out, texts, chunks)
         }
-    }
-    if out.len() == texts.start {
+    };
+    if is_text && out.len() > texts.start {
+        out.push(b'"');
+    } else {
         out.truncate(before);
-        return Texts::new(before);
+        texts.clear();
     }
-    out.push(b'"');
-    texts
+}
+
+/// Writes the texts of chunks. Returns `false` if one of them is not text.
+fn write_texts<'c>(
+    out: &mut Vec<u8>,
+    texts: &mut Texts,
+    chunks: impl Iterator<Item = ChunkNotification<'c>>,
+) -> bool {
+    for chunk in chunks {
+        if json::write_text(out, chunk.data).is_err() {
+            return false;
+        }
+        texts.note(out.len());
+    }
+    true
 }
 
 fn write_chunks<'c>(
@@ -201,11 +225,8 @@ fn write_chunks<'c>(
     let mut is_first = true;
     for (index, chunk) in chunks.enumerate() {
         match is_first {
-            true => {
-                meta.member(out, META_CHUNKS);
-                out.push(b'[');
-            }
-            false => out.push(b','),
+            true => meta.first_chunk(out),
+            false => out.extend_from_slice(b",{\"seq\":"),
         }
         is_first = false;
         write_chunk(out, &chunk, texts.place(index));
@@ -215,39 +236,27 @@ fn write_chunks<'c>(
     }
 }
 
+/// Writes a chunk from the value of its number on.
 fn write_chunk(out: &mut Vec<u8>, chunk: &ChunkNotification<'_>, place: Place) {
-    out.extend_from_slice(b"{\"seq\":");
     json::write_u64(out, chunk.seq);
-    out.extend_from_slice(b",\"kind\":");
-    json::write_string(out, chunk.kind);
-    out.extend_from_slice(b",\"offset\":");
+    out.extend_from_slice(b",\"kind\":\"");
+    out.extend_from_slice(chunk.kind.as_bytes());
+    out.extend_from_slice(b"\",\"offset\":");
     json::write_u64(out, chunk.offset);
     match place {
         Place::InMessage => {
             out.extend_from_slice(b",\"encoding\":\"message\",\"length\":");
             json::write_u64(out, chunk.data.len() as u64);
+            out.push(b'}');
         }
         Place::Copied(text) => {
             out.extend_from_slice(b",\"encoding\":\"text\",\"data\":\"");
             out.extend_from_within(text);
-            out.push(b'"');
+            out.extend_from_slice(b"\"}");
         }
-        Place::Absent => write_data(out, chunk.data),
-    }
-    out.push(b'}');
-}
-
-/// Writes the data of a chunk, with the encoding before it.
-fn write_data(out: &mut Vec<u8>, data: &[u8]) {
-    match std::str::from_utf8(data) {
-        Ok(text) => {
-            out.extend_from_slice(b",\"encoding\":\"text\",\"data\":");
-            json::write_string(out, text);
-        }
-        Err(_) => {
-            out.extend_from_slice(b",\"encoding\":\"base64\",\"data\":\"");
-            base64::write(out, data);
-            out.push(b'"');
+        Place::Absent => {
+            write_data(out, chunk.data);
+            out.push(b'}');
         }
     }
 }
@@ -317,22 +326,18 @@ fn write_block(out: &mut Vec<u8>, version: Version, chunk: &ChunkNotification<'_
         json::write_value(out, &call::block(version, chunk.data));
         return;
     }
-    match std::str::from_utf8(chunk.data) {
-        Ok(text) => {
-            out.extend_from_slice(b"{\"type\":\"text\",\"text\":");
-            json::write_string(out, text);
-            out.push(b'}');
-        }
-        Err(_) => {
-            out.extend_from_slice(
-                b"{\"type\":\"resource\",\"resource\":{\"uri\":\"streamdoor://chunk/",
-            );
-            json::write_u64(out, chunk.seq);
-            out.extend_from_slice(b"\",\"mimeType\":\"application/octet-stream\",\"blob\":\"");
-            base64::write(out, chunk.data);
-            out.extend_from_slice(b"\"}}");
-        }
+    let before = out.len();
+    out.extend_from_slice(b"{\"type\":\"text\",\"text\":\"");
+    if json::write_text(out, chunk.data).is_ok() {
+        out.extend_from_slice(b"\"}");
+        return;
     }
+    out.truncate(before);
+    out.extend_from_slice(b"{\"type\":\"resource\",\"resource\":{\"uri\":\"streamdoor://chunk/");
+    json::write_u64(out, chunk.seq);
+    out.extend_from_slice(b"\",\"mimeType\":\"application/octet-stream\",\"blob\":\"");
+    base64::write(out, chunk.data);
+    out.extend_from_slice(b"\"}}");
 }
 
 /// Appends `notifications/message`. `data` is text, or JSON that was parsed.
@@ -360,7 +365,6 @@ pub fn message(
         meta.task(out, task);
     }
     meta.end(out);
-    end(out);
 }
 
 /// The data of a log message.
@@ -382,7 +386,6 @@ pub fn resources_updated(out: &mut Vec<u8>, uri: &str, subscription: Option<&Id>
         meta.subscription(out, subscription);
     }
     meta.end(out);
-    end(out);
 }
 
 /// Appends the notification that a list has changed. Templates and tasks have no such notification,
@@ -400,7 +403,6 @@ pub fn list_changed(out: &mut Vec<u8>, list: List, subscription: Option<&Id>) {
         meta.subscription(out, subscription);
     }
     meta.end(out);
-    end(out);
 }
 
 /// Appends `notifications/cancelled`: for a request of this server, or for a `subscriptions/listen`
@@ -425,7 +427,6 @@ pub fn acknowledged(out: &mut Vec<u8>, subscription: &Id, filter: &Filter) {
     let mut meta = Meta::new();
     meta.subscription(out, subscription);
     meta.end(out);
-    end(out);
 }
 
 /// Appends `notifications/tasks/status`, or `notifications/tasks` to a listener.
@@ -456,7 +457,6 @@ pub fn task(
         meta.subscription(out, subscription);
     }
     meta.end(out);
-    end(out);
 }
 
 fn begin(out: &mut Vec<u8>, method: &str) {
@@ -477,6 +477,7 @@ struct Meta {
 
 impl Meta {
     /// Begins it behind other parameters.
+    #[inline]
     fn new() -> Meta {
         Meta { is_first_parameter: false, member_count: 0 }
     }
@@ -498,6 +499,14 @@ impl Meta {
         self.member_count += 1;
     }
 
+    /// Appends the member of the chunks, which is the first member, until the first one's number.
+    #[inline]
+    fn first_chunk(&mut self, out: &mut Vec<u8>) {
+        assert!(self.member_count == 0 && !self.is_first_parameter);
+        out.extend_from_slice(b",\"_meta\":{\"dev.streamdoor/chunks\":[{\"seq\":");
+        self.member_count = 1;
+    }
+
     fn subscription(&mut self, out: &mut Vec<u8>, id: &Id) {
         self.member(out, META_SUBSCRIPTION);
         out.extend_from_slice(id.as_json().as_bytes());
@@ -510,9 +519,12 @@ impl Meta {
         out.push(b'}');
     }
 
+    /// Ends it, its parameters and the notification.
+    #[inline]
     fn end(self, out: &mut Vec<u8>) {
-        if self.member_count > 0 {
-            out.push(b'}');
+        match self.member_count {
+            0 => end(out),
+            _ => out.extend_from_slice(b"}}}"),
         }
     }
 }

@@ -10,7 +10,9 @@ use super::tasks::{Detail, Task, TaskState};
 use super::{Filter, Level, META_CHUNKS, Version, chunks};
 use crate::base::Random;
 use crate::limits::MCP_TEXT_TWICE_BYTES_MAX;
+use crate::stream::Kind;
 use crate::wire::jsonrpc::Id;
+use crate::wire::{base64, json};
 
 const OLD: Version = Version::V2025_11_25;
 const NEW: Version = Version::V2026_07_28;
@@ -199,6 +201,120 @@ fn each_of_many_chunks_has_its_own_data_even_where_it_is_empty_or_escaped() {
             let expected: Vec<_> = chunks.iter().map(|chunk| (chunk.seq, chunk.data)).collect();
             assert_eq!(read, expected);
         }
+    }
+}
+
+/// Spells a notification member by member, unlike the code under test.
+fn model(token: &Id, has_full_chunks: bool, chunks: &[ChunkNotification<'_>]) -> String {
+    let string = |text: &str| {
+        let mut out = Vec::new();
+        json::write_string(&mut out, text);
+        String::from_utf8(out).unwrap()
+    };
+    let bytes: usize = chunks.iter().map(|chunk| chunk.data.len()).sum();
+    let texts: Option<Vec<&str>> =
+        chunks.iter().map(|chunk| std::str::from_utf8(chunk.data).ok()).collect();
+    let message = texts.map(|texts| texts.concat()).filter(|text| !text.is_empty());
+    let is_once = bytes > MCP_TEXT_TWICE_BYTES_MAX && !has_full_chunks && message.is_some();
+    let entries: Vec<String> = chunks
+        .iter()
+        .map(|ChunkNotification { seq, kind, offset, data }| {
+            let data = match std::str::from_utf8(data) {
+                Ok(_) if is_once => format!("\"message\",\"length\":{}", data.len()),
+                Ok(text) => format!("\"text\",\"data\":{}", string(text)),
+                Err(_) => {
+                    let mut out = Vec::new();
+                    base64::write(&mut out, data);
+                    format!("\"base64\",\"data\":\"{}\"", String::from_utf8(out).unwrap())
+                }
+            };
+            let kind = string(kind);
+            format!("{{\"seq\":{seq},\"kind\":{kind},\"offset\":{offset},\"encoding\":{data}}}")
+        })
+        .collect();
+    let message = message.map(|text| format!(",\"message\":{}", string(&text)));
+    let meta = format!(",\"_meta\":{{\"{META_CHUNKS}\":[{}]}}", entries.join(","));
+    let params = format!(
+        "\"progressToken\":{},\"progress\":2.5{}{}",
+        token.as_json(),
+        message.unwrap_or_default(),
+        if chunks.is_empty() { "" } else { &meta },
+    );
+    format!("{{\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\"params\":{{{params}}}}}")
+}
+
+#[track_caller]
+fn assert_like_model(has_full_chunks: bool, chunks: &[ChunkNotification<'_>]) {
+    let token = Id::of_text("a\"b");
+    let mut out = b"before".to_vec();
+    let note = ProgressNotification { has_full_chunks, ..note(&token) };
+    notify::progress(&mut out, &note, chunks.iter().copied());
+    let written = String::from_utf8(out).unwrap();
+    let expected = model(&token, has_full_chunks, chunks);
+    assert_eq!(written.strip_prefix("before"), Some(&*expected));
+}
+
+#[test]
+fn a_notification_has_exactly_the_bytes_of_the_model() {
+    const PARTS: [&[u8]; 7] = [
+        b"plain text of some length, more than 32",
+        b"short",
+        b"\n",
+        b"\"\\",
+        "\u{85}\u{2028}".as_bytes(),
+        "\u{e9}\u{1f980}".as_bytes(),
+        b"\xE9",
+    ];
+    for seed in 0..5_000 {
+        let mut random = Random::new(seed);
+        // Some have more chunks than one delivery, whose texts are not found again.
+        let chunk_count_max = if random.chance(1, 20) { 80 } else { 5 };
+        let chunk_count = random.below(chunk_count_max);
+        let part_count = PARTS.len() as u64 - u64::from(random.chance(3, 4)); // Mostly text.
+        let mut data = vec![Vec::new(); chunk_count as usize];
+        for data in &mut data {
+            for _ in 0..random.below(5) {
+                data.extend_from_slice(PARTS[random.below(part_count) as usize]);
+            }
+        }
+        let chunks: Vec<ChunkNotification<'_>> = (1..)
+            .zip(&data)
+            .map(|(seq, data)| {
+                let kind = Kind::ALL[random.below(Kind::ALL.len() as u64) as usize].name();
+                ChunkNotification { seq, kind, offset: random.next_u64(), data }
+            })
+            .collect();
+        assert_like_model(random.chance(1, 2), &chunks);
+    }
+}
+
+#[test]
+fn a_wrong_byte_at_any_place_makes_its_chunk_base_64() {
+    let token = Id::of_number(1);
+    for length in 1..=70 {
+        for place in 0..length {
+            for byte in [0x80, 0xC3, 0xFF] {
+                let mut data = vec![b'x'; length];
+                data[place] = byte;
+                let chunk = ChunkNotification { seq: 1, kind: "output", offset: 0, data: &data };
+                let text = ChunkNotification { seq: 2, data: b"text\n", ..chunk };
+                for chunks in [&[chunk][..], &[chunk, text], &[text, chunk]] {
+                    assert_like_model(false, chunks);
+                }
+                let mut out = Vec::new();
+                notify::partial_result(&mut out, NEW, &token, 0, [chunk].into_iter());
+                let got: Value = serde_json::from_slice(&out).unwrap();
+                let blob = got["params"]["content"][0]["resource"]["blob"].as_str().unwrap();
+                assert_eq!(base64::read(blob), Some(data));
+            }
+        }
+    }
+}
+
+#[test]
+fn names_of_kinds_need_no_escapes() {
+    for kind in Kind::ALL {
+        assert!(kind.name().bytes().all(|byte| byte == b'_' || byte.is_ascii_lowercase()));
     }
 }
 
