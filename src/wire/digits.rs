@@ -84,6 +84,25 @@ fn decimal_digits(number: u32) -> u64 {
     tens | twos.wrapping_sub(tens * 10) << 8
 }
 
+/// Appends a number in hexadecimal, without leading zeros.
+#[cfg(feature = "server")]
+pub(crate) fn write_hex(out: &mut Vec<u8>, number: u32) {
+    let zero_count = (number | 1).leading_zeros() as usize / 4;
+    out.extend_from_slice(&hex_digits(number)[zero_count..]);
+}
+
+/// Returns a number in hexadecimal, with leading zeros.
+#[cfg(feature = "server")]
+#[inline]
+pub(crate) fn hex_digits(number: u32) -> [u8; MANY] {
+    let fours = u64::from(number);
+    let fours = (fours | fours << 16) & 0x0000_ffff_0000_ffff;
+    let twos = (fours | fours << 8) & 0x00ff_00ff_00ff_00ff;
+    let digits = (twos | twos << 4) & 0x0f0f_0f0f_0f0f_0f0f;
+    let letters = ((digits + 6 * ONES) >> 4) & ONES; // 1 in the bytes from 10 on.
+    (digits + ZEROS + letters * u64::from(b'a' - b'9' - 1)).to_be_bytes()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -135,6 +154,15 @@ mod tests {
                 let digits = (decimal_digits(number) | ZEROS).to_le_bytes();
                 assert_eq!(digits, *format!("{number:08}").as_bytes());
             }
+        }
+    }
+
+    #[cfg(feature = "server")]
+    #[test]
+    fn integers_have_their_hexadecimal_digits() {
+        for number in numbers().map(|number| number as u32) {
+            assert_eq!(spelled(|out| write_hex(out, number)), format!("{number:x}"));
+            assert_eq!(hex_digits(number), *format!("{number:08x}").as_bytes());
         }
     }
 }

@@ -7,7 +7,6 @@
 //! The number of a notification is the tool's own progress, or else the chunk's number. Each number
 //! is higher than the one before.
 
-use std::io::Write;
 use std::rc::Rc;
 
 use crate::base::{Handle, SubscriberId};
@@ -20,6 +19,7 @@ use crate::server::mcp::{Due, Mcp, McpReceiver, News, link};
 use crate::shard::{Chunk, Delivery, Reported};
 use crate::stream::{EndState, Gap, Kind, Progress};
 use crate::trace::Transport;
+use crate::wire::digits::{hex_digits, write_hex, write_u64};
 
 /// Gathered chunks for one call.
 #[derive(Debug)]
@@ -494,8 +494,16 @@ impl EventId {
     pub(in crate::server::mcp) fn write(self, out: &mut Vec<u8>) {
         let EventId { shard, handle, seq, bytes, count } = self;
         let (index, generation) = (handle.index, handle.generation);
-        writeln!(out, "id: {shard:02x}.{index:x}.{generation:x}-{seq}-{bytes}-{count}")
-            .expect("a vector takes everything");
+        let [.., high, low] = hex_digits(shard.into());
+        out.extend_from_slice(&[b'i', b'd', b':', b' ', high, low, b'.']);
+        write_hex(out, index);
+        out.push(b'.');
+        write_hex(out, generation);
+        for number in [seq, bytes, count] {
+            out.push(b'-');
+            write_u64(out, number);
+        }
+        out.push(b'\n');
     }
 
     /// Parses an id that a client has sent back.

@@ -7,6 +7,7 @@ use std::fmt;
 
 use super::body::{is_text, is_token};
 use super::head::Version;
+use crate::wire::digits::hex_digits;
 use crate::wire::json;
 
 /// The interim response to `Expect: 100-continue`, which permits the body.
@@ -232,10 +233,8 @@ pub fn end_chunk(out: &mut Vec<u8>, chunk: OpenChunk) {
         out.truncate(size_at);
         return;
     }
-    assert!(content_bytes <= u32::MAX as usize);
-    for place in 0..CHUNK_DIGITS {
-        out[size_at + place] = hex_digit(content_bytes >> (4 * (CHUNK_DIGITS - 1 - place)));
-    }
+    let content_bytes = u32::try_from(content_bytes).expect("no chunk has 4 GiB");
+    out[size_at..size_at + CHUNK_DIGITS].copy_from_slice(&hex_digits(content_bytes));
     out.extend_from_slice(CHUNK_END);
 }
 
@@ -351,5 +350,13 @@ mod tests {
         end_chunk(&mut out, chunk);
         let expected = format!("before0000001a\r\n{}\r\n", "x".repeat(0x1a));
         assert_eq!(String::from_utf8(out).unwrap(), expected);
+        for bytes in [1, 9, 10, 0xff, 0xabc, 0x1_2345] {
+            let mut out = Vec::new();
+            let chunk = begin_chunk(&mut out);
+            out.resize(out.len() + bytes, b'x');
+            end_chunk(&mut out, chunk);
+            assert!(out.starts_with(format!("{bytes:08x}\r\nx").as_bytes()), "{bytes}");
+            assert!(out.ends_with(b"x\r\n"));
+        }
     }
 }
