@@ -188,6 +188,13 @@ impl Execution {
         true
     }
 
+    /// Ends the wait of a producer whose ring has grown. There is room under the same gate, too.
+    pub fn end_wait_for_gate(&mut self, effects: &mut Effects) {
+        if !self.update_gate(effects) && self.gated() {
+            self.stop_waiting(effects);
+        }
+    }
+
     /// Notes that the readers have read what the producer waited for, or that it may look again.
     fn stop_waiting(&mut self, effects: &mut Effects) {
         let was_gated = self.ungate(effects.now);

@@ -123,7 +123,7 @@ impl Engine {
         ring.assert_sound();
         let Some(e) = self.registry.executions.get_mut(execution) else { return };
         e.grow_ring(ring);
-        e.update_gate(&mut self.effects);
+        e.end_wait_for_gate(&mut self.effects);
     }
 
     /// True if an ended execution can give its ring to a new one without a loss for a reader.

@@ -316,6 +316,13 @@ impl Descriptor {
     pub const fn bytes_before(&self) -> u64 {
         self.total_bytes.saturating_sub(self.length as u64)
     }
+
+    /// Returns the facts of the chunk behind this one, which is of the same kind and time. They do
+    /// not say where it is.
+    pub(crate) fn followed_by(&self, length: u32) -> Descriptor {
+        let (seq, total_bytes) = (self.seq + 1, self.total_bytes + u64::from(length));
+        Descriptor { seq, total_bytes, length, offset: u32::MAX, ..*self }
+    }
 }
 
 /// Packs length, kind, key and flags into one word.

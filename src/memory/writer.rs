@@ -277,6 +277,11 @@ impl RingWriter {
         self.commit(header, Room { length: length as u32, ..lent }, now).seq
     }
 
+    /// Takes lent room back, which is free again.
+    pub(crate) fn forget_lent(&mut self) {
+        self.lent = None;
+    }
+
     /// True if room is lent that is not published yet.
     pub(super) fn has_lent(&self) -> bool {
         self.lent.is_some()

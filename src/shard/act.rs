@@ -100,6 +100,41 @@ pub(super) fn give_at_once<R: Reactor + 'static, O: Outlet<R>>(
     pump_if_due(shard);
 }
 
+/// Like [`give_at_once`], for several chunks of one kind that were written together: `first` and
+/// those behind it, with these payloads.
+pub(super) fn give_burst_at_once<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &mut Shard<R, O>,
+    index: u32,
+    first: &Descriptor,
+    payloads: &[&[u8]],
+) {
+    shard.engine.take_fan_out();
+    shard.worked = true;
+    shard.did.note(Duty::Deliveries);
+    let &FanOut { execution, from_seq, until_seq, filters } = shard.engine.fan_out();
+    assert!(from_seq == first.seq); // Nothing was pending.
+    assert!(!filters);
+    let payloads = &payloads[..(until_seq - from_seq) as usize]; // The rest follows later.
+    let (mut descriptor, mut at) = (*first, 0);
+    let given = catch_unwind(AssertUnwindSafe(|| {
+        let run = shard.runs[index as usize].as_ref().expect("the run publishes");
+        shard.guests.begin_fan_out(&shard.engine, run.handle);
+        let mut giver = giver_of!(shard);
+        for (place, payload) in payloads.iter().enumerate() {
+            if place > 0 {
+                (descriptor, at) = (descriptor.followed_by(payload.len() as u32), 0);
+            }
+            giver.give(run, &descriptor, payload, &mut at);
+        }
+    }));
+    if let Err(panic) = given {
+        shard.fan = Some(Fan { execution, next_seq: descriptor.seq, until_seq, at });
+        end_panicked(shard, panic);
+    }
+    O::flush_if_due(shard);
+    pump_if_due(shard);
+}
+
 #[inline]
 pub(super) fn pump_until_done<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>) {
     loop {

@@ -56,9 +56,10 @@ pub struct ExecuteOptions {
     pub timeouts: Option<Timeouts>,
     /// The source of the execution's progress; the one that the tool itself declares if `None`.
     pub progress: Option<ProgressSource>,
-    /// True if the ring starts small, and grows up to the size that the tool needs while the
-    /// producer finds no room. That takes less memory for many short results, and keeps fewer old
-    /// chunks for subscribers that come late. Tools on threads of their own get the whole ring.
+    /// True if the ring starts small, and grows up to the size that the tool needs. That takes less
+    /// memory for many short results. While many rings are in use, a ring grows only where its
+    /// producer finds no room, and keeps fewer old chunks for subscribers that come late. Tools on
+    /// threads of their own get the whole ring.
     pub grows: bool,
     /// The owner of the execution. Over the network nobody else finds it.
     pub owner: Principal,
@@ -221,6 +222,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
             ring_bytes: need.ring_bytes,
             chunk_bytes: need.chunk_bytes,
             grows,
+            keeps_history: grows,
             chunk_bytes_max: 0,
             producer: Producer::Waiting(work),
             guest,

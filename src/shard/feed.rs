@@ -128,17 +128,21 @@ pub(super) fn write_burst<R: Reactor + 'static, O: Outlet<R>>(
     let (gate, writer) = fed_writer(shard, id)?;
     let kind = Kind::new(header.kind).expect("the header was made from a kind");
     let mut facts: SmallVec<[ChunkFacts; limits::BURST_CHUNKS_MAX as usize]> = SmallVec::new();
+    let mut first = None;
     for payload in payloads.iter().take(burst) {
         match write_within(gate, writer, header, payload, now) {
-            Ok(_) => {
-                let (length, tail_seq) = (payload.len() as u32, writer.tail_seq());
+            Ok(descriptor) => {
+                let (length, tail_seq) = (descriptor.length, writer.tail_seq());
                 facts.push(ChunkFacts { length, kind, key: header.key, tail_seq });
+                first.get_or_insert(descriptor);
             }
-            Err(error) if facts.is_empty() => return Err(error),
+            Err(error) if first.is_none() => return Err(error),
             Err(_) => break, // It comes again, if it does, after these are ingested.
         }
     }
-    ingest_burst(shard, id.slot.index, &facts);
+    if let Some(first) = first {
+        ingest_burst(shard, id.slot.index, &first, payloads, &facts);
+    }
     Ok(facts.len())
 }
 
@@ -146,9 +150,16 @@ pub(super) fn write_burst<R: Reactor + 'static, O: Outlet<R>>(
 pub(super) fn ingest_burst<R: Reactor + 'static, O: Outlet<R>>(
     shard: &mut Shard<R, O>,
     index: u32,
+    first: &Descriptor,
+    payloads: &[&[u8]],
     facts: &[ChunkFacts],
 ) {
-    produce::ingest_written(shard, index, facts);
+    if produce::tell_of_written(shard, index, facts) && shard.observer.is_none() {
+        act::give_burst_at_once(shard, index, first, payloads);
+    } else {
+        act::pump_if_due(shard);
+    }
+    shard.deadline_stale |= shard.engine.take_has_armed();
 }
 
 /// Returns the writer of an execution that is fed by hand, and its gate.
@@ -174,7 +185,7 @@ pub(super) fn look_for_room<R: Reactor + 'static, O: Outlet<R>>(
     shard: &mut Shard<R, O>,
     index: u32,
 ) -> bool {
-    if growth::grow(shard, index) {
+    if growth::grow_for_history(shard, index) {
         return true;
     }
     let allowed = |shard: &Shard<R, O>| shard.runs[index as usize].as_ref().map(Run::allowed);
@@ -184,7 +195,7 @@ pub(super) fn look_for_room<R: Reactor + 'static, O: Outlet<R>>(
         act::pump(shard);
     }
     say_that_it_is_gated(shard, index);
-    allowed(shard) != before
+    allowed(shard) != before || growth::grow(shard, index)
 }
 
 /// Tells the engine that there is no room, once for each time that the gate is shut.
@@ -226,13 +237,13 @@ pub(super) fn publish_pieces<R: Reactor + 'static, O: Outlet<R>>(
         let header = ChunkHeader { kind: kind as u8, key: kind as u8, flags };
         match write_burst(shard, id, header, &[piece], now) {
             Ok(_) => taken += piece.len(),
-            Err(PublishError::Blocked) if growth::grow(shard, index) => {}
+            Err(PublishError::Blocked) if growth::grow_for_history(shard, index) => {}
             Err(PublishError::Blocked) => {
                 let allowed =
                     |shard: &Shard<R, O>| shard.runs[index as usize].as_ref().map(Run::allowed);
                 let before = allowed(shard);
                 say_that_it_is_gated(shard, index);
-                if allowed(shard) == before {
+                if allowed(shard) == before && !growth::grow(shard, index) {
                     break;
                 }
             }

@@ -1,10 +1,12 @@
 //! Rings that start small and grow.
 //!
 //! An execution with `grows` begins in the smallest window that takes the chunks that its tool
-//! declares. The ring grows fourfold, up to the size that the tool needs, when the producer finds no
-//! room: readers or its own newest chunks are in the way, or a chunk is too long. It grows to its
-//! whole size before a subscriber comes that needs more than the next chunks: one on another
-//! thread, one that comes back for chunks, one with a limit of its own.
+//! declares. The ring grows fourfold, up to the size that the tool needs:
+//! - while all rings together take little memory, instead of giving up old chunks;
+//! - when the producer finds no room, because readers or its own newest chunks are in the way, or
+//!   because a chunk is too long;
+//! - at once to its whole size, before a subscriber comes that needs more than the next chunks: one
+//!   on another thread, one that comes back for chunks, one with a limit of its own.
 //!
 //! A growth leases the next window, copies what is held, and gives the old window back. If no
 //! window can be leased, or memory is short, the ring stays small for good. A producer then waits
@@ -24,7 +26,7 @@ use crate::engine::{Event, SubscribeSpec, SubscriberPlace};
 use crate::limits;
 use crate::memory::{Pressure, RingWriter};
 use crate::reactor::Reactor;
-use crate::stream::Policy;
+use crate::stream::{Policy, Totals};
 use crate::trace::Duty;
 
 /// The factor from one class of rings to the next.
@@ -46,6 +48,15 @@ impl<X: GuestRun> Run<X> {
             Ring::Here(writer) => writer.geometry().length_max() < self.chunk_bytes_max,
             _ => false,
         }
+    }
+
+    /// True if the chunks behind `before` take half of the ring or more.
+    pub fn is_filled_since(&self, before: Totals) -> bool {
+        let Ring::Here(writer) = &self.ring else { return false };
+        let (geometry, chunks) = (writer.geometry(), writer.head_seq() - before.chunks);
+        let bytes = writer.total_bytes() - before.bytes + chunks * limits::CHUNK_HEADER_BYTES;
+        2 * chunks >= u64::from(geometry.slot_count())
+            || 2 * bytes >= u64::from(geometry.data_bytes())
     }
 
     /// Returns the writer of a ring that may grow now.
@@ -74,6 +85,29 @@ pub(super) fn grow<R: Reactor + 'static, O: Outlet<R>>(
     let Some(writer) = begun.and_then(Run::growing) else { return false };
     let wanted_bytes = writer.geometry().window_bytes() as u32 * STEP;
     grow_to(shard, index, wanted_bytes)
+}
+
+/// Lets a ring grow by one step instead of giving up old chunks, while all rings together take
+/// little memory. Otherwise its old chunks are given up from now on. Returns true if the producer
+/// may look again.
+pub(super) fn grow_for_history<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &mut Shard<R, O>,
+    index: u32,
+) -> bool {
+    let usage = shard.rings.usage();
+    let is_cheap = usage.leased_bytes < shard.rings.bytes_max() / limits::RINGS_HISTORY_FRACTION;
+    let Some(run) = &mut shard.runs[index as usize] else { return false };
+    let has_begun = matches!(run.producer, Producer::Steps(_) | Producer::Feed);
+    if !has_begun || !run.keeps_history {
+        return false;
+    }
+    if is_cheap && run.may_grow() && grow(shard, index) {
+        return true;
+    }
+    if let Some(run) = &mut shard.runs[index as usize] {
+        run.keeps_history = false;
+    }
+    true
 }
 
 /// Lets a ring grow until it takes a chunk of `length` bytes, if it ever can. Returns false if it
@@ -130,6 +164,7 @@ pub(crate) fn grow_whole<R: Reactor + 'static, O: Outlet<R>>(
 impl<X: GuestRun> Run<X> {
     /// Keeps the ring as it is from now on.
     fn stay(&mut self) {
+        self.keeps_history = false;
         if let Ring::Here(writer) = &self.ring {
             self.chunk_bytes_max = writer.geometry().length_max();
         }
@@ -163,6 +198,7 @@ fn grow_to<R: Reactor + 'static, O: Outlet<R>>(
     let facts = facts_of(lease.geometry());
     let larger = writer.continue_in(lease);
     let smaller = std::mem::replace(writer, larger);
+    run.blocked = false;
     let handle = run.handle;
     shard.rings.give_back(smaller.into_lease());
     shard.counters.rings_grown += 1;

@@ -110,6 +110,34 @@ fn a_tool_that_finds_no_room_gets_a_larger_ring_and_loses_nothing() {
 }
 
 #[test]
+fn old_chunks_are_kept_while_all_rings_take_little_memory() {
+    for others in [0, 2] {
+        // Half a megabyte in use is little of 16, and a thirty-second part of it.
+        let mut shard = shard(1 << 24);
+        let need = Need { ring_bytes: 256 * KIB, chunk_bytes: 0, ..Default::default() };
+        for _ in 0..others {
+            let prepared = Prepared { need, ..Prepared::new(Work::Feed) };
+            shard.execute_prepared(prepared, ExecuteOptions::default()).unwrap();
+        }
+        let id = open(&mut shard, Work::Feed, 64 * KIB);
+        let first = follow(&mut shard, id, with(Policy::Drop));
+        for at in 0..200u8 {
+            shard.publish(id, Kind::Output, &[at; 100]).unwrap();
+        }
+        assert_eq!((first.borrow().0.len(), first.borrow().1), (200, 0));
+        let late = follow(&mut shard, id, with(Policy::Drop));
+        shard.publish(id, Kind::Output, b"live").unwrap();
+        let (chunks, missed) = &*late.borrow();
+        assert_eq!(chunks.len() as u64 + missed, 201);
+        match others {
+            0 => assert_eq!((class_of(&mut shard, id), *missed), (64 * KIB, 0)),
+            _ => assert_eq!(class_of(&mut shard, id), 4 * KIB),
+        }
+        shard.audit();
+    }
+}
+
+#[test]
 fn a_chunk_that_is_too_long_for_now_makes_the_ring_grow() {
     let mut shard = shard(1 << 24);
     let id = open(&mut shard, Work::Feed, 256 * KIB);

@@ -15,15 +15,23 @@ use crate::engine::{ChunkFacts, Event, Gate, ProducerEnd};
 use crate::limits;
 use crate::memory::{Descriptor, LeaveReason, Poll, RingWriter, WildCursor};
 use crate::reactor::Reactor;
-use crate::stream::Kind;
+use crate::stream::{Kind, Totals};
 use crate::tool::{Blocking, Context, Job, Output, Step, ToolError, ToolUpdate, Work, panic_error};
 use crate::trace::{Code, Duty};
 
 impl<X: GuestRun> Run<X> {
     /// The gate of the producer: the engine's, with the limit that no chunk may be overwritten
-    /// before the engine was told of it (S2).
+    /// before the engine was told of it (S2). While the ring grows for its history, none may be
+    /// overwritten at all.
+    #[inline]
     pub fn allowed(&self) -> Gate {
-        Gate { gate_seq: self.gate.gate_seq.min(self.ingested_seq + 1), ..self.gate }
+        let mut gate_seq = self.gate.gate_seq.min(self.ingested_seq + 1);
+        if self.keeps_history
+            && let Ring::Here(writer) = &self.ring
+        {
+            gate_seq = gate_seq.min(writer.tail_seq());
+        }
+        Gate { gate_seq, ..self.gate }
     }
 
     /// Publishes the gate of a producer on another thread or in another process, and wakes the
@@ -110,6 +118,7 @@ pub(super) fn step<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, 
     let (Producer::Steps(tool), Ring::Here(writer)) = (&mut run.producer, &mut run.ring) else {
         return; // It was stopped meanwhile.
     };
+    let published = Totals { chunks: writer.head_seq(), bytes: writer.total_bytes() };
     let mut updates = ToolUpdate::default();
     let mut context = Context::new(
         shard.now,
@@ -127,32 +136,64 @@ pub(super) fn step<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, 
     });
     run.has_panicked = has_panicked;
     shard.worked = true;
+    let chunk_bytes_wanted = updates.chunk_bytes_wanted;
+    let blocked_step = BlockedStep { before, published, chunk_bytes_wanted };
     pass_on(shard, handle, &updates);
     ingest(shard, index);
     match step {
         Step::Again => act::make_runnable(shard, index),
-        Step::Blocked => blocked(shard, index, before),
+        Step::Blocked => blocked(shard, index, &blocked_step),
         Step::Sleep(until) => shard.tell(Event::Sleeping(handle, until)),
         Step::Done => producer_ended(shard, handle, Ok(())),
         Step::Failed(error) => producer_ended(shard, handle, Err(error)),
     }
 }
 
-/// Handles a tool that found no room within the gate that it was stepped with.
+/// What a blocked step began with, and what it wanted.
+pub(super) struct BlockedStep {
+    /// The gate within which it found no room.
+    before: Gate,
+    /// The chunks before the step.
+    published: Totals,
+    /// The length of a chunk that is too long for now; 0 without one.
+    chunk_bytes_wanted: usize,
+}
+
+/// Handles a tool that found no room.
 pub(super) fn blocked<R: Reactor + 'static, O: Outlet<R>>(
     shard: &mut Shard<R, O>,
     index: u32,
-    before: Gate,
+    step: &BlockedStep,
 ) {
+    let BlockedStep { before, published, chunk_bytes_wanted } = *step;
     let Some(run) = shard.runs[index as usize].as_mut() else { return };
-    let was_in_its_own_way = run.allowed() != before;
-    if growth::grow(shard, index) || was_in_its_own_way {
+    if chunk_bytes_wanted > 0 {
+        let id = run.id;
+        growth::grow_for_chunk(shard, id, chunk_bytes_wanted);
+        act::make_runnable(shard, index); // Without a larger ring, the chunk is too long.
+        return;
+    }
+    if growth::grow_for_history(shard, index) {
+        act::make_runnable(shard, index);
+        return;
+    }
+    let run = shard.runs[index as usize].as_ref();
+    // A larger ring takes more chunks in one step.
+    if run.is_some_and(|run| run.is_filled_since(published)) && growth::grow(shard, index) {
         act::make_runnable(shard, index);
         return;
     }
     let Some(run) = shard.runs[index as usize].as_mut() else { return };
+    if run.allowed() != before {
+        act::make_runnable(shard, index); // Its own chunks were in the way.
+        return;
+    }
     run.blocked = true;
     ask_for_room(shard, index);
+    let run = shard.runs[index as usize].as_ref();
+    if run.is_some_and(|run| run.blocked) && growth::grow(shard, index) {
+        act::make_runnable(shard, index);
+    }
 }
 
 /// Lets the engine find out whether the producer can continue, and otherwise which reader holds

@@ -157,6 +157,8 @@ pub struct Run<X: GuestRun> {
     pub chunk_bytes: u32,
     /// True if the ring starts with the smallest size that takes the declared chunks.
     pub grows: bool,
+    /// True while the ring grows instead of giving up old chunks.
+    pub keeps_history: bool,
     /// The longest chunk that the ring takes, now or once it has grown.
     pub chunk_bytes_max: u32,
     pub producer: Producer,

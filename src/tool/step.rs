@@ -70,6 +70,8 @@ pub struct ToolUpdate {
     pub reports: SmallVec<[Report; 1]>,
     /// The exit of the process that the tool ran.
     pub exit: Option<Exit>,
+    /// The length of a chunk for which the ring has to grow first; 0 without one.
+    pub chunk_bytes_wanted: usize,
 }
 
 impl ToolUpdate {
@@ -91,6 +93,7 @@ impl ToolUpdate {
     pub(crate) fn append(&mut self, later: ToolUpdate) {
         self.chunks_expected = later.chunks_expected.or(self.chunks_expected);
         self.exit = later.exit.or(self.exit);
+        self.chunk_bytes_wanted = self.chunk_bytes_wanted.max(later.chunk_bytes_wanted);
         later.reports.into_iter().for_each(|report| self.push(report));
     }
 }
@@ -224,14 +227,17 @@ impl<'a> Context<'a> {
 
     /// Returns what a refused write means to the tool.
     #[cold]
-    fn refusal(chunk_bytes_max: u32, error: WriteError) -> EmitError {
+    fn refusal(&mut self, error: WriteError) -> EmitError {
         match error {
             WriteError::Gated { .. } => EmitError::Blocked,
-            // The ring grows before the next step.
-            WriteError::TooLarge { length, .. } if length <= chunk_bytes_max as usize => {
+            WriteError::TooLarge { length, .. } if length <= self.chunk_bytes_max as usize => {
+                self.writer.forget_lent(); // The ring grows before the next step.
+                self.updates.chunk_bytes_wanted = length;
                 EmitError::Blocked
             }
-            WriteError::TooLarge { .. } => EmitError::TooLarge { chunk_bytes_max },
+            WriteError::TooLarge { .. } => {
+                EmitError::TooLarge { chunk_bytes_max: self.chunk_bytes_max }
+            }
         }
     }
 
@@ -260,7 +266,7 @@ impl<'a> Context<'a> {
         }
         let header = ChunkHeader { kind: kind as u8, key, flags: 0 };
         let written = self.writer.write(header, payload, self.now, self.gate.gate_seq);
-        written.map_err(|error| Context::refusal(self.chunk_bytes_max, error))
+        written.map_err(|error| self.refusal(error))
     }
 
     /// Reserves room in the ring for a chunk, to be filled in place and published without a copy.
@@ -271,9 +277,14 @@ impl<'a> Context<'a> {
         if !self.admits(length) {
             return Err(EmitError::Blocked);
         }
-        let chunk_bytes_max = self.chunk_bytes_max;
-        let lent = self.writer.lend(length, self.gate.gate_seq);
-        lent.map_err(|error| Context::refusal(chunk_bytes_max, error))
+        if length > self.writer.geometry().length_max() as usize {
+            let length_max = self.writer.geometry().length_max();
+            return Err(self.refusal(WriteError::TooLarge { length, length_max }));
+        }
+        Ok(self.writer.lend(length, self.gate.gate_seq).map_err(|error| match error {
+            WriteError::Gated { .. } => EmitError::Blocked,
+            WriteError::TooLarge { .. } => unreachable!("its length was checked"),
+        })?)
     }
 
     /// Publishes the first `length` bytes of the reserved room, and returns the chunk's number.
