@@ -113,8 +113,8 @@ pub const CHUNK_FRAME_BYTES_MIN: u32 = 64;
 pub const RINGS_PREALLOC_BYTES: u64 = 1 << 20;
 /// Maximum of ring memory of one shard.
 pub const RINGS_BYTES_MAX: u64 = 256 << 20;
-/// The part of [`RINGS_BYTES_MAX`] up to which rings that start small grow to keep old chunks: 8 MiB
-/// of 256. That is the whole ring for 128 calls, and a small one for 2,000.
+/// The part of [`RINGS_BYTES_MAX`] up to which rings that start small grow to keep old chunks:
+/// 8 MiB of 256. That is the whole ring for 128 calls, and a small one for 2,000.
 pub const RINGS_HISTORY_FRACTION: u64 = 32;
 /// Ring size for a producer in another process that declares no need.
 pub const DOOR_RING_BYTES_DEFAULT: u32 = 1 << 20;

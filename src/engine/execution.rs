@@ -239,7 +239,8 @@ impl Execution {
         assert!(ring.slot_count > before.slot_count);
         assert!(ring.data_bytes > before.data_bytes);
         assert!(ring.chunks_max > before.chunks_max);
-        assert!(self.audience.remotes.iter().all(|remote| remote.gone)); // They would look at the old ring.
+        // They would look at the old ring.
+        assert!(self.audience.remotes.iter().all(|remote| remote.gone));
         self.log.grow(ring.slot_count);
         self.audience.grow_ring(before, ring);
         self.gating.grow_ring(ring);

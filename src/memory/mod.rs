@@ -37,7 +37,7 @@ pub(crate) mod door;
 pub(crate) mod exchange;
 mod format;
 pub mod futex;
-mod growth;
+pub(crate) mod growth;
 #[cfg(not(loom))]
 mod guard;
 #[cfg(any(test, fuzzing))]

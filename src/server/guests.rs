@@ -488,6 +488,10 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
         self.doors.forget_producer(execution.index);
     }
 
+    fn has_fixed_rings(&self) -> bool {
+        self.doors.has_named()
+    }
+
     fn before_subscribe(shard: &mut ServerShard<R>, index: u32) {
         shm::keep_for_reader(shard, index);
     }

@@ -58,7 +58,7 @@ pub struct ExecuteOptions {
     pub progress: Option<ProgressSource>,
     /// True if the ring starts small, and grows up to the size that the tool needs. That takes less
     /// memory for many short results. While many rings are in use, a ring grows only where its
-    /// producer finds no room, and keeps fewer old chunks for subscribers that come late. Tools on
+    /// producer finds no room. Subscribers that come late then find fewer old chunks. Tools on
     /// threads of their own get the whole ring.
     pub grows: bool,
     /// The owner of the execution. Over the network nobody else finds it.
@@ -189,7 +189,8 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
     ) -> Result<ExecutionId, ExecuteError> {
         let Prepared { tool, work, need, timeouts, progress, trace } = prepared;
         // A tool on another thread writes into one window for as long as it runs.
-        let grows = options.grows && !matches!(*work, Work::Thread(_));
+        let is_fixed = matches!(*work, Work::Thread(_)) || self.guests.has_fixed_rings();
+        let grows = options.grows && !is_fixed;
         let ring_bytes = if grows { 0 } else { need.ring_bytes };
         let ring = self.expected_ring(ring_bytes, need.chunk_bytes)?;
         let mut spec = OpenSpec::new(ring);

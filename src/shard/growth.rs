@@ -5,8 +5,9 @@
 //! - while all rings together take little memory, instead of giving up old chunks;
 //! - when the producer finds no room, because readers or its own newest chunks are in the way, or
 //!   because a chunk is too long;
-//! - at once to its whole size, before a subscriber comes that needs more than the next chunks: one
-//!   on another thread, one that comes back for chunks, one with a limit of its own.
+//! - at once to its whole size, before a subscriber comes that needs more than the next chunks.
+//!
+//! Such a subscriber is on another thread, comes back for chunks, or has a limit of its own.
 //!
 //! A growth leases the next window, copies what is held, and gives the old window back. If no
 //! window can be leased, or memory is short, the ring stays small for good. A producer then waits
@@ -17,13 +18,14 @@
 //!
 //! Tests: `growth_tests.rs`; the simulator lets some of its executions grow.
 
+use super::Shard;
 use super::act::{self, facts_of};
 use super::outlet::{GuestRun, Outlet};
 use super::run::{Producer, Ring, Run};
-use super::Shard;
 use crate::base::ExecutionId;
 use crate::engine::{Event, SubscribeSpec, SubscriberPlace};
 use crate::limits;
+use crate::memory::growth::{can_move, continued_in};
 use crate::memory::{Pressure, RingWriter};
 use crate::reactor::Reactor;
 use crate::stream::{Policy, Totals};
@@ -62,7 +64,7 @@ impl<X: GuestRun> Run<X> {
     /// Returns the writer of a ring that may grow now.
     fn growing(&self) -> Option<&RingWriter> {
         let Ring::Here(writer) = &self.ring else { return None };
-        let may = self.may_grow() && !self.has_readers_elsewhere() && writer.can_move();
+        let may = self.may_grow() && !self.has_readers_elsewhere() && can_move(writer);
         may.then_some(writer)
     }
 }
@@ -196,7 +198,7 @@ fn grow_to<R: Reactor + 'static, O: Outlet<R>>(
         }
     };
     let facts = facts_of(lease.geometry());
-    let larger = writer.continue_in(lease);
+    let larger = continued_in(writer, lease);
     let smaller = std::mem::replace(writer, larger);
     run.blocked = false;
     let handle = run.handle;

@@ -91,7 +91,8 @@ fn turn_until_idle(shard: &mut Shard) {
 fn a_tool_that_finds_no_room_gets_a_larger_ring_and_loses_nothing() {
     let mut shard = shard(1 << 24);
     let chunk_bytes_max = Geometry::of_class(64 * KIB).length_max();
-    let (tool, same) = (Burst::of(500, chunk_bytes_max.into()), Burst::of(500, chunk_bytes_max.into()));
+    let (tool, same) =
+        (Burst::of(500, chunk_bytes_max.into()), Burst::of(500, chunk_bytes_max.into()));
     let id = open(&mut shard, Work::Steps(Box::new(tool)), 64 * KIB);
     assert_eq!(class_of(&mut shard, id), 4 * KIB);
     let given = [Policy::Block, Policy::Drop].map(|policy| follow(&mut shard, id, with(policy)));

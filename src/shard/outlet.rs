@@ -116,6 +116,11 @@ pub trait Outlet<R: Reactor + 'static>: Sized + 'static {
         work: &Work,
         options: &ExecuteOptions,
     ) -> Result<Self::Run, ExecuteError>;
+    /// True if a ring may have readers from its start that the shard does not know. It then stays
+    /// where it is.
+    fn has_fixed_rings(&self) -> bool {
+        false
+    }
     /// Handles the lease of a ring.
     fn on_leased(_shard: &mut Shard<R, Self>, _execution: Handle) {}
     /// Handles the start of an execution that is fed by hand.

@@ -120,14 +120,8 @@ pub(super) fn step<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, 
     };
     let published = Totals { chunks: writer.head_seq(), bytes: writer.total_bytes() };
     let mut updates = ToolUpdate::default();
-    let mut context = Context::new(
-        shard.now,
-        writer,
-        before,
-        run.chunk_bytes_max,
-        &mut updates,
-        &run.trace,
-    );
+    let mut context =
+        Context::new(shard.now, writer, before, run.chunk_bytes_max, &mut updates, &run.trace);
     let mut has_panicked = false;
     let step = guarded(|| tool.step(&mut context)).unwrap_or_else(|panicked| {
         shard.counters.tools_panicked += 1;
@@ -149,7 +143,7 @@ pub(super) fn step<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, 
     }
 }
 
-/// What a blocked step began with, and what it wanted.
+/// The beginning of a blocked step, and its wish.
 pub(super) struct BlockedStep {
     /// The gate within which it found no room.
     before: Gate,

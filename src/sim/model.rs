@@ -82,7 +82,7 @@ pub(super) struct ExecutionModel {
     /// The longest chunk that its ring was requested for.
     pub chunk_bytes: u32,
     pub ring: Option<RingFacts>,
-    /// The ring that it began with. What it gave up does not come back when it grows.
+    /// The ring that it began with. Chunks that it gave up do not come back when it grows.
     pub ring_at_first: Option<RingFacts>,
     /// The ring that it may grow to, if it starts with a small one.
     pub whole: Option<RingFacts>,

@@ -244,8 +244,7 @@ pub(in crate::server) fn open_kept<R: Reactor + 'static>(
     let options = ExecuteOptions {
         start: Start::AfterSubscribers { count: subscriber_count, deadline },
         retention,
-        // A named door has readers from the start, and its ring stays where it is.
-        grows: grows && !shard.guests.doors.has_named(),
+        grows,
         owner,
         ..ExecuteOptions::default()
     };

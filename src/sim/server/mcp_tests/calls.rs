@@ -40,6 +40,25 @@ fn a_call_is_answered_once_behind_all_that_was_told_of_it() {
 }
 
 #[test]
+fn a_call_without_a_session_starts_with_a_small_ring_and_is_answered_in_full() {
+    let mut session_meta = json!({"progressToken": 0});
+    let mut lone_meta = alone();
+    lone_meta["progressToken"] = 0.into();
+    for (meta, ring_bytes) in [(&mut lone_meta, 4 << 10), (&mut session_meta, 64 << 10)] {
+        let mut mcp = Mcp::begun();
+        let client = mcp.call(slow(100, 10), meta.take());
+        let mut heard = ReceivedMessages::read(&mcp.test_server.hear(client));
+        let usage = mcp.test_server.shards[0].memory().usage;
+        assert_eq!((usage.leased_count, usage.leased_bytes), (1, ring_bytes));
+        mcp.test_server.pass(Duration::from_secs(2));
+        heard.add(&mcp.test_server.hear(client));
+        assert_eq!(heard.chunks(), (1..=100).collect::<Vec<u64>>());
+        let text = heard.answer()["result"]["content"][0]["text"].as_str().unwrap();
+        assert!(text.contains("chunk 100 of 100"), "{text}");
+    }
+}
+
+#[test]
 fn who_wants_to_be_told_nothing_is_answered_with_one_message() {
     let mut mcp = Mcp::begun();
     let client = mcp.call(slow(3, 100), json!({}));
