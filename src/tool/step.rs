@@ -281,10 +281,8 @@ impl<'a> Context<'a> {
             let length_max = self.writer.geometry().length_max();
             return Err(self.refusal(WriteError::TooLarge { length, length_max }));
         }
-        Ok(self.writer.lend(length, self.gate.gate_seq).map_err(|error| match error {
-            WriteError::Gated { .. } => EmitError::Blocked,
-            WriteError::TooLarge { .. } => unreachable!("its length was checked"),
-        })?)
+        let lent = self.writer.lend(length, self.gate.gate_seq);
+        lent.map_err(|_gated| EmitError::Blocked) // The length was checked.
     }
 
     /// Publishes the first `length` bytes of the reserved room, and returns the chunk's number.
