@@ -247,6 +247,44 @@ fn a_tool_on_the_shards_thread_runs_sleeps_and_ends() {
 }
 
 #[test]
+fn batches_are_given_in_order_and_a_panic_in_one_costs_one_subscription() {
+    let mut random = crate::base::Random::new(7);
+    let mut shard = shard();
+    let id = feed(&mut shard);
+    let followers = [u64::MAX, 40, u64::MAX].map(|panics_at| {
+        let given = Rc::new(RefCell::new(Vec::new()));
+        let notes = Rc::clone(&given);
+        let note = move |delivery: &Delivery<'_>| {
+            let Delivery::Chunk(chunk) = delivery else { return };
+            assert!(chunk.seq != panics_at, "in the middle of a batch");
+            notes.borrow_mut().push((chunk.seq, chunk.offset, chunk.data.to_vec()));
+        };
+        shard.subscribe(id, with(Policy::Block), note).unwrap();
+        given
+    });
+    let (mut expected, mut offset) = (Vec::new(), 0);
+    for _ in 0..50 {
+        let payloads: Vec<Vec<u8>> = (0..random.between(1, 90))
+            .map(|_| vec![random.below(256) as u8; random.below(60) as usize])
+            .collect();
+        let slices: Vec<&[u8]> = payloads.iter().map(Vec::as_slice).collect();
+        let now = shard.now();
+        let published = shard.publish_batch(id, Kind::Output, &slices, now);
+        for payload in payloads {
+            offset += payload.len() as u64;
+            let before = offset - payload.len() as u64;
+            expected.push((expected.len() as u64 + 1, before, payload));
+        }
+        assert_eq!(published, Ok(expected.len() as u64));
+        shard.audit();
+    }
+    assert_eq!(*followers[0].borrow(), expected);
+    assert_eq!(*followers[1].borrow(), expected[..39]);
+    assert_eq!(*followers[2].borrow(), expected);
+    assert_eq!(shard.counters().callbacks_panicked, 1);
+}
+
+#[test]
 fn a_tool_that_panics_fails_its_own_execution_and_nothing_else() {
     struct Panics;
     impl Tool for Panics {
