@@ -44,7 +44,7 @@ fn a_call_without_a_session_starts_with_a_small_ring_and_is_answered_in_full() {
     let mut session_meta = json!({"progressToken": 0});
     let mut lone_meta = alone();
     lone_meta["progressToken"] = 0.into();
-    for (meta, ring_bytes) in [(&mut lone_meta, 4 << 10), (&mut session_meta, 64 << 10)] {
+    for (meta, ring_bytes) in [(&mut lone_meta, 4 << 10), (&mut session_meta, 256 << 10)] {
         let mut mcp = Mcp::begun();
         let client = mcp.call(slow(100, 10), meta.take());
         let mut heard = ReceivedMessages::read(&mcp.test_server.hear(client));
