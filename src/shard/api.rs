@@ -191,8 +191,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
         // A tool on another thread writes into one window for as long as it runs.
         let is_fixed = matches!(*work, Work::Thread(_)) || self.guests.has_fixed_rings();
         let grows = options.grows && !is_fixed;
-        let ring_bytes = if grows { 0 } else { need.ring_bytes };
-        let ring = self.expected_ring(ring_bytes, need.chunk_bytes)?;
+        let ring = self.expected_ring(need.ring_bytes, need.chunk_bytes)?;
         let mut spec = OpenSpec::new(ring);
         spec.start = options.start;
         spec.hold = options.hold;

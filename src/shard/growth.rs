@@ -151,9 +151,15 @@ pub(crate) fn grow_whole<R: Reactor + 'static, O: Outlet<R>>(
     id: ExecutionId,
 ) {
     let index = id.slot.index;
-    let of_id = |run: &&mut Run<O::Run>| run.id == id && run.may_grow();
-    let run = shard.runs.get_mut(index as usize).and_then(Option::as_mut).filter(of_id);
-    let Some(run) = run else { return };
+    let run = shard.runs.get_mut(index as usize).and_then(Option::as_mut);
+    let Some(run) = run.filter(|run| run.id == id) else { return };
+    if let Ring::None = run.ring {
+        (run.grows, run.keeps_history) = (false, false); // It will be leased whole.
+        return;
+    }
+    if !run.may_grow() {
+        return;
+    }
     let wanted_bytes = run.ring_bytes;
     if run.growing().is_some() && !matches!(run.producer, Producer::Gone) {
         grow_to(shard, index, wanted_bytes);

@@ -218,6 +218,30 @@ fn a_reader_that_needs_more_gets_the_whole_ring_before_it_comes() {
 }
 
 #[test]
+fn a_reader_that_needs_more_and_comes_before_the_ring_gets_a_whole_one() {
+    for (spec, class_bytes) in [
+        (SubscribeSpec { replays: true, ..with(Policy::Block) }, 64 * KIB),
+        (with(Policy::Block), 4 * KIB),
+    ] {
+        let mut shard = shard(64 << 10);
+        let need = Need { ring_bytes: 64 * KIB, chunk_bytes: 0, ..Default::default() };
+        let prepared = Prepared { need, ..Prepared::new(Work::Feed) };
+        let all = shard.execute_prepared(prepared, ExecuteOptions::default()).unwrap();
+        let id = open(&mut shard, Work::Feed, 64 * KIB);
+        assert_eq!(shard.inspect(id).unwrap().ring, None); // It waits for memory.
+        let given = follow(&mut shard, id, spec);
+        shard.finish(all, Ok(())).unwrap();
+        turn_until_idle(&mut shard);
+        assert_eq!(class_of(&mut shard, id), class_bytes);
+        for at in 0..100u8 {
+            shard.publish(id, Kind::Output, &[at; 100]).unwrap();
+        }
+        assert_eq!((given.borrow().0.len(), given.borrow().1), (100, 0));
+        shard.audit();
+    }
+}
+
+#[test]
 fn a_reader_on_another_thread_reads_the_ring_that_stays() {
     let mut shard = shard(1 << 24);
     let id = open(&mut shard, Work::Feed, 64 * KIB);
