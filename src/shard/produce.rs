@@ -130,13 +130,13 @@ pub(super) fn step<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, 
     });
     run.has_panicked = has_panicked;
     shard.worked = true;
-    let chunk_bytes_wanted = updates.chunk_bytes_wanted;
-    let blocked_step = BlockedStep { before, published, chunk_bytes_wanted };
+    let chunk_bytes_wanted = context.chunk_bytes_wanted();
+    let blocked_step = BlockedStep { handle, before, published, chunk_bytes_wanted };
     pass_on(shard, handle, &updates);
     ingest(shard, index);
     match step {
         Step::Again => act::make_runnable(shard, index),
-        Step::Blocked => blocked(shard, index, &blocked_step),
+        Step::Blocked => blocked(shard, &blocked_step),
         Step::Sleep(until) => shard.tell(Event::Sleeping(handle, until)),
         Step::Done => producer_ended(shard, handle, Ok(())),
         Step::Failed(error) => producer_ended(shard, handle, Err(error)),
@@ -144,7 +144,8 @@ pub(super) fn step<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, 
 }
 
 /// The beginning of a blocked step, and its wish.
-pub(super) struct BlockedStep {
+struct BlockedStep {
+    handle: Handle,
     /// The gate within which it found no room.
     before: Gate,
     /// The chunks before the step.
@@ -154,40 +155,41 @@ pub(super) struct BlockedStep {
 }
 
 /// Handles a tool that found no room.
-pub(super) fn blocked<R: Reactor + 'static, O: Outlet<R>>(
-    shard: &mut Shard<R, O>,
-    index: u32,
-    step: &BlockedStep,
-) {
-    let BlockedStep { before, published, chunk_bytes_wanted } = *step;
-    let Some(run) = shard.runs[index as usize].as_mut() else { return };
-    if chunk_bytes_wanted > 0 {
-        let id = run.id;
-        growth::grow_for_chunk(shard, id, chunk_bytes_wanted);
-        act::make_runnable(shard, index); // Without a larger ring, the chunk is too long.
-        return;
-    }
-    if growth::grow_for_history(shard, index) {
+fn blocked<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, step: &BlockedStep) {
+    let index = step.handle.index;
+    if may_go_on(shard, step) {
         act::make_runnable(shard, index);
         return;
     }
-    let run = shard.runs[index as usize].as_ref();
-    // A larger ring takes more chunks in one step.
-    if run.is_some_and(|run| run.is_filled_since(published)) && growth::grow(shard, index) {
-        act::make_runnable(shard, index);
-        return;
-    }
-    let Some(run) = shard.runs[index as usize].as_mut() else { return };
-    if run.allowed() != before {
-        act::make_runnable(shard, index); // Its own chunks were in the way.
-        return;
-    }
+    let run = shard.runs[index as usize].as_mut().filter(|run| run.handle == step.handle);
+    let Some(run) = run else { return }; // It has ended meanwhile.
     run.blocked = true;
     ask_for_room(shard, index);
     let run = shard.runs[index as usize].as_ref();
     if run.is_some_and(|run| run.blocked) && growth::grow(shard, index) {
         act::make_runnable(shard, index);
     }
+}
+
+/// True if a tool that found no room may look again at once: its ring has grown, or its own chunks
+/// were in the way.
+fn may_go_on<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &mut Shard<R, O>,
+    step: &BlockedStep,
+) -> bool {
+    let BlockedStep { handle, before, published, chunk_bytes_wanted } = *step;
+    let index = handle.index;
+    let run = shard.runs[index as usize].as_ref();
+    let Some(run) = run.filter(|run| run.handle == handle) else { return false };
+    if chunk_bytes_wanted > 0 {
+        let id = run.id;
+        growth::grow_for_chunk(shard, id, chunk_bytes_wanted);
+        return true; // Without a larger ring, the chunk is too long now.
+    }
+    let (is_filled, was_in_its_own_way) = (run.is_filled_since(published), run.allowed() != before);
+    growth::grow_for_history(shard, index)
+        || is_filled && growth::grow(shard, index) // It takes more chunks in one step.
+        || was_in_its_own_way
 }
 
 /// Lets the engine find out whether the producer can continue, and otherwise which reader holds

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use crate::base::Instant;
 use crate::engine::Gate;
 use crate::limits;
-use crate::memory::{ChunkHeader, RingWriter, WriteError};
+use crate::memory::{ChunkHeader, RingWriter};
 use crate::stream::{Exit, Kind, Measure, ProgressReport};
 use crate::tool::ToolError;
 use crate::trace::TraceContext;
@@ -70,8 +70,6 @@ pub struct ToolUpdate {
     pub reports: SmallVec<[Report; 1]>,
     /// The exit of the process that the tool ran.
     pub exit: Option<Exit>,
-    /// The length of a chunk for which the ring has to grow first; 0 without one.
-    pub chunk_bytes_wanted: usize,
 }
 
 impl ToolUpdate {
@@ -93,7 +91,6 @@ impl ToolUpdate {
     pub(crate) fn append(&mut self, later: ToolUpdate) {
         self.chunks_expected = later.chunks_expected.or(self.chunks_expected);
         self.exit = later.exit.or(self.exit);
-        self.chunk_bytes_wanted = self.chunk_bytes_wanted.max(later.chunk_bytes_wanted);
         later.reports.into_iter().for_each(|report| self.push(report));
     }
 }
@@ -180,6 +177,7 @@ pub struct Context<'a> {
     writer: &'a mut RingWriter,
     gate: Gate,
     chunk_bytes_max: u32,
+    chunk_bytes_wanted: usize,
     updates: &'a mut ToolUpdate,
     trace: &'a TraceContext,
 }
@@ -207,7 +205,12 @@ impl<'a> Context<'a> {
         updates: &'a mut ToolUpdate,
         trace: &'a TraceContext,
     ) -> Context<'a> {
-        Context { now, writer, gate, chunk_bytes_max, updates, trace }
+        Context { now, writer, gate, chunk_bytes_max, chunk_bytes_wanted: 0, updates, trace }
+    }
+
+    /// The length of a chunk for which the ring has to grow first; 0 without one.
+    pub(crate) fn chunk_bytes_wanted(&self) -> usize {
+        self.chunk_bytes_wanted
     }
 
     /// The trace of the caller.
@@ -225,25 +228,26 @@ impl<'a> Context<'a> {
         self.chunk_bytes_max
     }
 
-    /// Returns what a refused write means to the tool.
-    #[cold]
-    fn refusal(&mut self, error: WriteError) -> EmitError {
-        match error {
-            WriteError::Gated { .. } => EmitError::Blocked,
-            WriteError::TooLarge { length, .. } if length <= self.chunk_bytes_max as usize => {
-                self.writer.forget_lent(); // The ring grows before the next step.
-                self.updates.chunk_bytes_wanted = length;
-                EmitError::Blocked
-            }
-            WriteError::TooLarge { .. } => {
-                EmitError::TooLarge { chunk_bytes_max: self.chunk_bytes_max }
-            }
+    /// Checks that a chunk of `length` bytes is within the gate, and that the ring takes it.
+    #[inline]
+    fn check(&mut self, length: usize) -> Result<(), EmitError> {
+        if !self.gate.admits(self.writer.head_seq(), self.writer.total_bytes(), length) {
+            return Err(EmitError::Blocked);
+        }
+        match length > self.writer.geometry().length_max() as usize {
+            true => Err(self.too_long(length)),
+            false => Ok(()),
         }
     }
 
-    #[inline]
-    fn admits(&self, length: usize) -> bool {
-        self.gate.admits(self.writer.head_seq(), self.writer.total_bytes(), length)
+    #[cold]
+    fn too_long(&mut self, length: usize) -> EmitError {
+        if length > self.chunk_bytes_max as usize {
+            return EmitError::TooLarge { chunk_bytes_max: self.chunk_bytes_max };
+        }
+        self.writer.forget_lent();
+        self.chunk_bytes_wanted = length; // The ring grows before the next step.
+        EmitError::Blocked
     }
 
     /// Publishes a chunk of kind `Output`, and returns its number.
@@ -261,12 +265,10 @@ impl<'a> Context<'a> {
     /// [`EmitError`]; nothing was published.
     #[inline]
     pub fn emit_as(&mut self, kind: Kind, key: u8, payload: &[u8]) -> Result<u64, EmitError> {
-        if !self.admits(payload.len()) {
-            return Err(EmitError::Blocked);
-        }
+        self.check(payload.len())?;
         let header = ChunkHeader { kind: kind as u8, key, flags: 0 };
         let written = self.writer.write(header, payload, self.now, self.gate.gate_seq);
-        written.map_err(|error| self.refusal(error))
+        written.map_err(|_gated| EmitError::Blocked) // Its length was checked.
     }
 
     /// Reserves room in the ring for a chunk, to be filled in place and published without a copy.
@@ -274,15 +276,9 @@ impl<'a> Context<'a> {
     /// # Errors
     /// [`EmitError`]; nothing was reserved.
     pub fn lend(&mut self, length: usize) -> Result<&mut [u8], EmitError> {
-        if !self.admits(length) {
-            return Err(EmitError::Blocked);
-        }
-        if length > self.writer.geometry().length_max() as usize {
-            let length_max = self.writer.geometry().length_max();
-            return Err(self.refusal(WriteError::TooLarge { length, length_max }));
-        }
+        self.check(length)?;
         let lent = self.writer.lend(length, self.gate.gate_seq);
-        lent.map_err(|_gated| EmitError::Blocked) // The length was checked.
+        lent.map_err(|_gated| EmitError::Blocked) // As above.
     }
 
     /// Publishes the first `length` bytes of the reserved room, and returns the chunk's number.

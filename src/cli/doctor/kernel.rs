@@ -210,6 +210,9 @@ fn pressure(readings: &Readings) -> Finding {
     }
 }
 
+/// Ring memory that is soon used up: the rings of 256 executions that connections follow.
+const FEW_RINGS_BYTES: u64 = 256 * limits::RING_SERVED_BYTES as u64;
+
 fn cgroup(readings: &Readings) -> Finding {
     const SUBJECT: &str = "cgroup";
     let Some(limit_bytes) = readings.cgroup_limit_bytes else {
@@ -231,7 +234,7 @@ fn cgroup(readings: &Readings) -> Finding {
         let means = format!("{means} That is less than the ring of one execution.");
         return Finding::bad(SUBJECT, found, means).advise(advice);
     }
-    match share_bytes < limits::RINGS_PREALLOC_BYTES {
+    match share_bytes < FEW_RINGS_BYTES {
         true => Finding::note(SUBJECT, found, means).advise(advice),
         false => Finding::good(SUBJECT, found, means),
     }
