@@ -163,8 +163,8 @@ impl SimWorker {
             match (name.as_str(), known) {
                 ("tool_call", Some(call)) => {
                     let next = data["next_seq"].as_u64().ok_or("no next_seq")?;
-                    if next > call.sent + 1 {
-                        return Err(format!("only {} parts were sent: {data}", call.sent));
+                    if next > call.reach() + 1 {
+                        return Err(format!("only {} parts were sent: {data}", call.reach()));
                     }
                     // The event may have been under way for long.
                     call.taken = call.taken.max(next - 1);
@@ -279,7 +279,7 @@ impl SimWorker {
                 let next = answer["error"]["limit"].as_u64().ok_or("no number")?;
                 seen.holes += 1;
                 let Some(call) = call else { return Ok(()) };
-                if next <= call.taken || next > call.sent + 1 {
+                if next <= call.taken || next > call.reach() + 1 {
                     return Err(format!("{} taken, {} sent: {text}", call.taken, call.sent));
                 }
                 call.taken = next - 1;
@@ -294,7 +294,10 @@ impl SimWorker {
     /// still arrive.
     fn forget(&mut self, id: &str) {
         let is_it = |call: &mut WorkerCall| call.id == id;
-        let gone = self.calls.extract_if(.., is_it).map(|call| (call.id, call.sent));
+        let gone = self.calls.extract_if(.., is_it).map(|call| {
+            let reach = call.reach();
+            (call.id, reach)
+        });
         self.forgotten.extend(gone);
     }
 
@@ -308,7 +311,7 @@ impl SimWorker {
             let holes = self.post.iter().filter(|post| matches!(post.kind, PostKind::Hole));
             let beyond: Vec<String> = holes.map(|post| post.id.clone()).collect();
             for call in self.calls.drain(..) {
-                let sent = call.sent + if beyond.contains(&call.id) { 2 } else { 0 };
+                let sent = call.reach() + if beyond.contains(&call.id) { 2 } else { 0 };
                 self.forgotten.push((call.id, sent));
             }
             if let Some(post) = self.post.take() {
@@ -335,6 +338,11 @@ impl SimWorker {
 }
 
 impl WorkerCall {
+    /// The last part that the server may have. A report of lost work counts as a part.
+    fn reach(&self) -> u64 {
+        self.sent + u64::from(self.gives_up)
+    }
+
     /// Part `seq`: a chunk of its script, or behind the last one its end.
     fn part(&self, seq: u64) -> Value {
         if seq <= self.script.chunk_count {
