@@ -71,64 +71,50 @@ macro_rules! giver_of {
     };
 }
 
-/// Gives a chunk that was just written here to all local subscribers, as the engine has made up.
-/// Nearly every chunk that is published by hand goes this way. Nothing is read back from the ring,
-/// and nothing else is looked for.
-#[inline(always)]
+/// Gives chunks of one kind that were just written here to all local subscribers, as the engine has
+/// made up: `first` and those behind it, with these payloads. Nearly every chunk that is published
+/// by hand goes this way. Nothing is read back from the ring, and nothing else is looked for.
+#[inline(always)] // One chunk or many is known at the call site.
 pub(super) fn give_at_once<R: Reactor + 'static, O: Outlet<R>>(
-    shard: &mut Shard<R, O>,
-    index: u32,
-    descriptor: &Descriptor,
-    data: &[u8],
-) {
-    shard.engine.take_fan_out();
-    shard.worked = true;
-    shard.did.note(Duty::Deliveries);
-    let mut at = 0;
-    let given = catch_unwind(AssertUnwindSafe(|| {
-        let run = shard.runs[index as usize].as_ref().expect("the run publishes");
-        shard.guests.begin_fan_out(&shard.engine, run.handle);
-        giver_of!(shard).give(run, descriptor, data, &mut at);
-    }));
-    if let Err(panic) = given {
-        let execution = shard.engine.fan_out().execution;
-        let next_seq = descriptor.seq;
-        shard.fan = Some(Fan { execution, next_seq, until_seq: next_seq + 1, at });
-        end_panicked(shard, panic);
-    }
-    O::flush_if_due(shard);
-    pump_if_due(shard);
-}
-
-/// Like [`give_at_once`], for several chunks of one kind that were written together: `first` and
-/// those behind it, with these payloads.
-pub(super) fn give_burst_at_once<R: Reactor + 'static, O: Outlet<R>>(
     shard: &mut Shard<R, O>,
     index: u32,
     first: &Descriptor,
     payloads: &[&[u8]],
 ) {
     shard.engine.take_fan_out();
-    shard.worked = true;
-    shard.did.note(Duty::Deliveries);
-    let &FanOut { execution, from_seq, until_seq, filters } = shard.engine.fan_out();
+    let &FanOut { from_seq, until_seq, filters, .. } = shard.engine.fan_out();
     assert!(from_seq == first.seq); // Nothing was pending.
     assert!(!filters);
-    let payloads = &payloads[..(until_seq - from_seq) as usize]; // The rest follows later.
-    let (mut descriptor, mut at) = (*first, 0);
+    let payloads = match payloads {
+        [_] => payloads,
+        many => &many[..(until_seq - from_seq) as usize], // The rest follows later.
+    };
+    shard.worked = true;
+    shard.did.note(Duty::Deliveries);
+    let (mut place, mut at) = (0, 0);
     let given = catch_unwind(AssertUnwindSafe(|| {
+        let shard = &mut *shard; // Captured as a whole: one pointer is moved, and not ten.
         let run = shard.runs[index as usize].as_ref().expect("the run publishes");
         shard.guests.begin_fan_out(&shard.engine, run.handle);
         let mut giver = giver_of!(shard);
-        for (place, payload) in payloads.iter().enumerate() {
-            if place > 0 {
-                (descriptor, at) = (descriptor.followed_by(payload.len() as u32), 0);
-            }
-            giver.give(run, &descriptor, payload, &mut at);
+        let recipients = giver.engine.recipients();
+        let mut descriptor = *first;
+        // Created in place, because it is large and should not be moved.
+        let mut delivery = Delivery::Chunk(giver.chunk(run, first, payloads[0]));
+        loop {
+            giver.give(run, recipients, &descriptor, &delivery, &mut at);
+            place += 1;
+            let Some(&payload) = payloads.get(place) else { return };
+            descriptor = descriptor.followed_by(payload.len() as u32);
+            let Delivery::Chunk(chunk) = &mut delivery else { unreachable!("it is one") };
+            chunk.become_next(&descriptor, payload);
+            at = 0;
         }
     }));
     if let Err(panic) = given {
-        shard.fan = Some(Fan { execution, next_seq: descriptor.seq, until_seq, at });
+        let execution = shard.engine.fan_out().execution;
+        let (next_seq, until_seq) = (first.seq + place as u64, first.seq + payloads.len() as u64);
+        shard.fan = Some(Fan { execution, next_seq, until_seq, at });
         end_panicked(shard, panic);
     }
     O::flush_if_due(shard);
@@ -326,7 +312,9 @@ pub(super) fn fan_out<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O
                 return;
             }
         };
-        giver_of!(shard).give(run, &descriptor, data, &mut fan.at);
+        let mut giver = giver_of!(shard);
+        let delivery = Delivery::Chunk(giver.chunk(run, &descriptor, data));
+        giver.give(run, recipients, &descriptor, &delivery, &mut fan.at);
         fan.next_seq += 1;
         fan.at = 0;
     }
@@ -347,24 +335,35 @@ struct Giver<'a, R: Reactor + 'static, O: Outlet<R>> {
 }
 
 impl<R: Reactor + 'static, O: Outlet<R>> Giver<'_, R, O> {
-    /// Gives a chunk to the engine's recipients, beginning with the one at `at`. After a panic,
-    /// `at` is the one whose closure was running.
+    /// The chunk with this descriptor and these bytes.
     #[inline(always)]
-    fn give(&mut self, run: &Run<O::Run>, descriptor: &Descriptor, data: &[u8], at: &mut usize) {
-        let recipients = self.engine.recipients();
+    fn chunk<'b>(&self, run: &Run<O::Run>, descriptor: &Descriptor, data: &'b [u8]) -> Chunk<'b> {
         let chunk = Chunk::new(run.id, run.chunks_expected, descriptor, data, self.anchor);
-        // Created in place, because it is large and should not be moved.
-        let delivery = Delivery::Chunk(chunk.expect("this process wrote it"));
-        let Delivery::Chunk(chunk) = &delivery else { unreachable!("it is one") };
+        chunk.expect("this process wrote it")
+    }
+
+    /// Gives a chunk to the recipients, beginning with the one at `at`. After a panic, `at` is the
+    /// one whose closure was running.
+    #[inline(always)]
+    fn give(
+        &mut self,
+        run: &Run<O::Run>,
+        recipients: &[SubscriberId],
+        descriptor: &Descriptor,
+        delivery: &Delivery<'_>,
+        at: &mut usize,
+    ) {
+        let Delivery::Chunk(chunk) = delivery else { unreachable!("it is one") };
         let begun_at = *at;
         self.guests.begin_chunk();
         while let Some(subscriber) = recipients.get(*at) {
             let sink = &mut self.sinks[subscriber.0.index as usize];
             if sink.kinds.contains(chunk.kind) {
                 match &mut sink.call {
-                    Call::Closure(call) => call(&delivery),
+                    Call::Closure(call) => call(delivery),
                     Call::Polled(inbox) => {
-                        let asked_for = AskedFor::new(run, *descriptor, data, self.asked_for_bytes);
+                        let kept = &mut *self.asked_for_bytes;
+                        let asked_for = AskedFor::new(run, *descriptor, chunk.data, kept);
                         *self.asked_for = Some(asked_for);
                         inbox.borrow_mut().push_back(Item::Chunk { seq: chunk.seq });
                     }

@@ -91,6 +91,14 @@ impl<'a> Chunk<'a> {
         })
     }
 
+    /// Turns into the chunk behind it, of the same kind and time.
+    #[inline(always)]
+    pub(crate) fn become_next(&mut self, descriptor: &Descriptor, data: &'a [u8]) {
+        self.seq = descriptor.seq;
+        self.offset = descriptor.total_bytes.wrapping_sub(u64::from(descriptor.length));
+        self.data = data;
+    }
+
     /// Returns the time of its publication, in µs since 1970.
     pub fn timestamp_us(&self) -> u64 {
         self.anchor.wall_us_at(self.published_at.nanos())

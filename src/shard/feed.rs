@@ -64,7 +64,7 @@ pub(super) fn publish_at<R: Reactor + 'static, O: Outlet<R>>(
             let (index, tail_seq) = (id.slot.index, writer.tail_seq());
             let facts = ChunkFacts { length: descriptor.length, kind, key, tail_seq };
             if produce::tell_of_written(shard, index, &[facts]) && shard.observer.is_none() {
-                act::give_at_once(shard, index, &descriptor, payload);
+                act::give_at_once(shard, index, &descriptor, &[payload]);
             } else {
                 act::pump_if_due(shard);
             }
@@ -155,7 +155,7 @@ pub(super) fn ingest_burst<R: Reactor + 'static, O: Outlet<R>>(
     facts: &[ChunkFacts],
 ) {
     if produce::tell_of_written(shard, index, facts) && shard.observer.is_none() {
-        act::give_burst_at_once(shard, index, first, payloads);
+        act::give_at_once(shard, index, first, payloads);
     } else {
         act::pump_if_due(shard);
     }
