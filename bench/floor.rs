@@ -21,6 +21,7 @@ use serde_json::{Map, Value, json};
 
 use crate::common::machine::now_ns;
 use crate::common::params::{Fanout, Mode, Rate, Touch, usage};
+use crate::common::pressure::Pressure;
 use crate::common::report::{Outcome, latency_json, latency_text, machine_line};
 use crate::common::{Failure, files, print};
 
@@ -140,7 +141,7 @@ fn to_text(
     for (part, outcome) in parts {
         text += &format!("\n{}\n{}", part_name(part), outcome.to_text());
     }
-    text
+    text + "\n" + &Pressure::now(None).to_text()
 }
 
 fn to_json(
@@ -158,6 +159,7 @@ fn to_json(
         let key = format!("ring_{}{suffix}", part.mode_name());
         line.insert(key, Value::Object(outcome.to_json()));
     }
+    line.insert("pressure".into(), Pressure::now(None).to_json());
     line.insert("machine".into(), json!(machine));
     format!("{}\n", Value::Object(line))
 }

@@ -21,6 +21,7 @@ use serde_json::{Map, Value, json};
 
 use crate::common::machine::{cpus_allowed, describe, now_ns, pin_thread};
 use crate::common::params::{Rate, choice, number, two_cpus, usage};
+use crate::common::pressure::Pressure;
 use crate::common::report::{PERCENTILES, histogram_of, latency_json};
 use crate::common::serve::load::{LOAD_HELP, Load};
 use crate::common::{Failure, print};
@@ -89,11 +90,11 @@ pub fn command(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Fail
         print(&format!("{HELP}{}\n  --help\n", load_help.join("\n")));
         return Ok(());
     };
-    let alone = overload.measure(0)?;
-    let beside = overload.measure(overload.slow)?;
+    let (alone, _) = overload.measure(0)?;
+    let (beside, pressure) = overload.measure(overload.slow)?;
     print(&match overload.json {
-        true => overload.to_json(&alone, &beside),
-        false => overload.to_text(&alone, &beside),
+        true => overload.to_json(&alone, &beside, pressure),
+        false => overload.to_text(&alone, &beside) + &pressure.to_text(),
     });
     Ok(())
 }
@@ -144,8 +145,8 @@ impl Overload {
         Ok(Some(Overload { load, policy, slow, slow_bytes_per_s, client_cpu: cpus.1, json }))
     }
 
-    /// Measures with `slow` slow readers.
-    fn measure(&self, slow: u32) -> Result<Half, Failure> {
+    /// Measures with `slow` slow readers. Returns the pressure at the end, too.
+    fn measure(&self, slow: u32) -> Result<(Half, Pressure), Failure> {
         let fast = self.load.connections;
         let load = Load { connections: fast + slow, ..self.load.clone() };
         let program = std::env::current_exe().map_err(|error| {
@@ -161,7 +162,8 @@ impl Overload {
             .map(|index| Reader::connect(&load, server.address, &target, index >= fast))
             .collect();
         let readers = readers.map_err(|error| Failure::Failed(format!("readers: {error}")))?;
-        self.read_all(&load, readers)
+        let half = self.read_all(&load, readers)?;
+        Ok((half, Pressure::now(Some(server.pressure_level()?))))
     }
 
     /// Reads until every reader has seen the end. Once the fast readers have seen it, the slow ones
@@ -255,7 +257,7 @@ impl Overload {
         text
     }
 
-    fn to_json(&self, alone: &Half, beside: &Half) -> String {
+    fn to_json(&self, alone: &Half, beside: &Half, pressure: Pressure) -> String {
         let half = |half: &Half| {
             json!({
                 "fast": latency_json(&half.fast),
@@ -283,6 +285,7 @@ impl Overload {
         line.insert("seed".into(), json!(load.seed));
         line.insert("alone".into(), half(alone));
         line.insert("beside".into(), half(beside));
+        line.insert("pressure".into(), pressure.to_json());
         line.insert("machine".into(), json!(self.machine_line()));
         format!("{}\n", Value::Object(line))
     }

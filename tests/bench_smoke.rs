@@ -95,6 +95,8 @@ fn json_is_one_line_that_parses_and_agrees_with_itself() {
     assert_eq!(line["deliveries"], 200, "{text}");
     assert!(line["p50_ns"].as_u64() <= line["p99_99_ns"].as_u64(), "{text}");
     assert!(line["machine"].as_str().is_some_and(|machine| machine.contains("Linux")));
+    assert!(line["pressure"].get("cpu_some_avg10").is_some(), "null if it is not counted: {line}");
+    assert_eq!(line["pressure"]["server_level"], serde_json::Value::Null, "there is no server");
 }
 
 #[test]
@@ -244,6 +246,8 @@ fn notifications_flat_out_are_counted() {
         for line in text(&format!("{words} --json")).lines() {
             let line: serde_json::Value = serde_json::from_str(line).expect("JSON");
             assert!(line["deliveries_per_s"].as_f64() > Some(0.0), "{transport}: {line}");
+            let has_level = line["impl"] == "streamdoor" && line["transport"] == "http";
+            assert_eq!(line["pressure"]["server_level"].is_u64(), has_level, "{line}");
         }
     }
 }
@@ -307,6 +311,8 @@ fn a_server_flat_out_counts_deliveries_in_one_line_of_json() {
         assert!(line["deliveries_per_s"].as_f64() > Some(0.0), "{line}");
         assert!(line["server_memory_kib"].as_u64() > Some(0), "{line}");
         assert_eq!(line["missed_chunks"], 0, "{line}");
+        let has_level = line["pressure"]["server_level"].is_u64();
+        assert_eq!(has_level, implementation == "streamdoor", "{line}");
     }
 }
 

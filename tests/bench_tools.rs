@@ -103,6 +103,8 @@ fn a_record_is_drawn_and_summarised() {
     assert!(summary.contains("| streamdoor | ") && summary.contains("| floor | "), "{summary}");
     let readme = fs::read_to_string(folder.0.join("README.md")).unwrap();
     assert!(readme.contains("revision: abc") && readme.contains("plots/inline-3-time.svg"));
+    let pressure = "in percent: cpu ";
+    assert!(readme.contains(pressure) && readme.contains("reports unknown\n"), "{readme}");
     assert!(readme.contains(&format!("Not measured:\n{unmeasured}\n`raw.jsonl`")), "{readme}");
 }
 
@@ -132,6 +134,8 @@ fn curves_show_growth_and_the_slope_of_memory() {
         "- streamdoor: at most 1.50 × from 10 to 10,000 (within 1.5); memory 2.00 KiB each";
     assert!(summary.contains(verdict), "{summary}");
     assert!(summary.contains("| streamdoor | 100 | 22.0 | 1.10 | 10.0 |"), "{summary}");
+    let readme = fs::read_to_string(folder.0.join("README.md")).unwrap();
+    assert!(readme.contains("in percent: not recorded\n"), "older lines say nothing: {readme}");
 }
 
 #[test]

@@ -23,6 +23,7 @@ use lexopt::{Arg, Parser};
 
 use crate::common::machine::{allow_descriptors, cpus_allowed, pin_thread};
 use crate::common::params::{choice, number, two_cpus, usage};
+use crate::common::pressure::Pressure;
 use crate::common::report::Outcome;
 use crate::common::serve::child::Usage;
 use crate::common::serve::load::{LOAD_HELP, Load};
@@ -92,6 +93,8 @@ pub struct Found {
     pub run_means_ns: (u64, u64),
     /// Memory of the process between the ends before the first request.
     pub memory_before_kib: u64,
+    /// The pressure at the end.
+    pub pressure: Pressure,
 }
 
 /// Runs `bench agent` with the arguments after these words.
@@ -207,8 +210,10 @@ impl Agent {
         let used = between.usage()?.since(before);
         let mut outcome = heard.outcome;
         outcome.preemptions += used.preemptions;
+        let level = (way != Way::Pipe).then(|| between.pressure_level());
+        let pressure = Pressure::now(level.transpose()?);
         let (end, deltas, run_means_ns) = (heard.end, heard.deltas, heard.run_means_ns);
-        Ok(Found { way, outcome, end, used, deltas, run_means_ns, memory_before_kib })
+        Ok(Found { way, outcome, end, used, deltas, run_means_ns, memory_before_kib, pressure })
     }
 }
 

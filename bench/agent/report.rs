@@ -65,8 +65,8 @@ pub fn run_report(agent: &Agent, found: &Found) -> String {
         text += &format!("{:<12}{:>12.3} s\n", "cpu", found.used.cpu_s);
         text += &format!("{:<12}{:>12.0} ns\n", "per-delta", cpu_ns_per_delta(found));
         text += &format!("{:<12}{:>12} KiB\n", "peak", found.used.memory_kib);
-        text += &format!("{:<12}{:>12.1} KiB\n\n", "per-run", kib_per_run(agent, found));
-        return text;
+        text += &format!("{:<12}{:>12.1} KiB\n", "per-run", kib_per_run(agent, found));
+        return text + &found.pressure.to_text() + "\n";
     }
     let mut line = Map::new();
     line.insert("bench".into(), json!("agent"));
@@ -88,6 +88,7 @@ pub fn run_report(agent: &Agent, found: &Found) -> String {
     line.insert("cpu_ns_per_delta".into(), json!(cpu_ns_per_delta(found)));
     line.insert("memory_kib".into(), json!(found.used.memory_kib));
     line.insert("memory_kib_per_run".into(), json!(kib_per_run(agent, found)));
+    line.insert("pressure".into(), found.pressure.to_json());
     line.insert("machine".into(), json!(machine));
     format!("{}\n", Value::Object(line))
 }

@@ -3,8 +3,9 @@
 //! `bench` and the package `bench/peers` compile the same files. streamdoor, the floor and every
 //! peer therefore run under the same loop. [`source`] decides when a chunk is due. [`drive`] passes
 //! it to an implementation. [`receive`] is called by each subscriber. [`report`] and [`files`]
-//! print. Only [`machine`] calls the kernel. [`serve`] is shared by streaming servers, and [`door`]
-//! by transports between processes. No file here depends on an implementation.
+//! print. [`pressure`] is recorded with each run. Only [`machine`] calls the kernel. [`serve`] is
+//! shared by streaming servers, and [`door`] by transports between processes. No file here depends
+//! on an implementation.
 //!
 //! Tests: in the files, and `tests/bench_smoke.rs` runs the programs.
 
@@ -16,6 +17,7 @@ pub mod drive;
 pub mod files;
 pub mod machine;
 pub mod params;
+pub mod pressure;
 pub mod receive;
 pub mod report;
 pub mod serve;

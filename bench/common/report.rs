@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::machine::describe;
 use super::params::{Fanout, Mode};
+use super::pressure::Pressure;
 
 /// The percentiles of every report: name in text, key in JSON, quantile.
 pub const PERCENTILES: [(&str, &str, f64); 5] = [
@@ -182,9 +183,11 @@ pub fn load_line(program: &str, params: &Fanout) -> String {
 /// Returns the whole report of one `fanout`, as text or JSON. `memory_kib` is the peak memory of
 /// the measured process.
 pub fn fanout_report(program: &str, params: &Fanout, outcome: &Outcome, memory_kib: u64) -> String {
+    let pressure = Pressure::now(None);
     if !params.json {
         let (machine, load) = (machine_line(params), load_line(program, params));
-        return format!("machine     {machine}\nload        {load}\n{}", outcome.to_text());
+        let head = format!("machine     {machine}\nload        {load}\n");
+        return head + &outcome.to_text() + &pressure.to_text();
     }
     let mut line = Map::new();
     line.insert("bench".into(), json!("fanout"));
@@ -199,6 +202,7 @@ pub fn fanout_report(program: &str, params: &Fanout, outcome: &Outcome, memory_k
     line.insert("seed".into(), json!(params.seed));
     line.extend(outcome.to_json());
     line.insert("memory_kib".into(), json!(memory_kib));
+    line.insert("pressure".into(), pressure.to_json());
     line.insert("machine".into(), json!(machine_line(params)));
     format!("{}\n", Value::Object(line))
 }

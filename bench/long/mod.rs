@@ -20,6 +20,7 @@ use streamdoor::reactor::Clock;
 
 use crate::common::machine::describe;
 use crate::common::params::{choice, number, usage};
+use crate::common::pressure::Pressure;
 use crate::common::{Failure, print};
 use sample::Sample;
 use server::Server;
@@ -103,12 +104,14 @@ pub fn soak(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure
         let title = format!("streamdoor serve --reactor {reactor}: memory over executions");
         write(&folder.join(format!("soak-{reactor}.svg")), &draw::drawing(&title, &samples))?;
     }
-    print(&format!(
-        "machine {}\n{}",
-        describe(),
-        soak_report(&samples, Clock::now().since(started))
-    ));
+    let report = soak_report(&samples, Clock::now().since(started));
+    print(&format!("machine {}\n{}{report}", describe(), pressure_of(&samples).to_text()));
     Ok(())
+}
+
+/// Returns the present pressure, with the level that the server reported last.
+fn pressure_of(samples: &[Sample]) -> Pressure {
+    Pressure::now(samples.last().map(|sample| sample.pressure_level))
 }
 
 fn soak_report(samples: &[Sample], took: Duration) -> String {
@@ -175,7 +178,11 @@ pub fn idle(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure
     if let Some(folder) = &out {
         write(&folder.join(format!("idle-{reactor}.csv")), &table_of(&samples))?;
     }
-    print(&format!("machine {}\n{}", describe(), idle_report(&samples)));
+    let pressure = match &server {
+        Some(_) => pressure_of(&samples),
+        None => Pressure::now(None),
+    };
+    print(&format!("machine {}\n{}{}", describe(), pressure.to_text(), idle_report(&samples)));
     Ok(())
 }
 

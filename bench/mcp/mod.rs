@@ -26,6 +26,7 @@ use lexopt::{Arg, Parser};
 
 use crate::common::machine::{allow_descriptors, cpus_allowed, pin_thread};
 use crate::common::params::{choice, number, seconds, text, two_cpus, usage};
+use crate::common::pressure::Pressure;
 use crate::common::serve::child::Usage;
 use crate::common::serve::load::{LOAD_HELP, Load};
 use crate::common::{Failure, print};
@@ -107,6 +108,8 @@ pub struct Found {
     pub received: Received,
     /// The resources used by the server.
     pub used: Usage,
+    /// The pressure at the end.
+    pub pressure: Pressure,
 }
 
 /// Runs `bench mcp` with the arguments after these words.
@@ -250,6 +253,8 @@ impl Mcp {
         let mut received = client.receive()?;
         let used = server.usage()?.since(before);
         received.outcome.preemptions += used.preemptions;
-        Ok(Found { implementation, first, received, used })
+        let level = (implementation == "streamdoor").then(|| server.pressure_level());
+        let pressure = Pressure::now(level.transpose()?.flatten());
+        Ok(Found { implementation, first, received, used, pressure })
     }
 }

@@ -53,8 +53,8 @@ pub fn run_report(mcp: &Mcp, found: &Found) -> String {
         text += &format!("{:<12}{:>12}\n", "missed", received.missed_chunks);
         text += &format!("{:<12}{:>12.3} s\n", "server-cpu", used.cpu_s);
         text += &format!("{:<12}{:>12.0} ns\n", "per-chunk", cpu_ns_per_chunk(found));
-        text += &format!("{:<12}{:>12} KiB\n\n", "server-peak", used.memory_kib);
-        return text;
+        text += &format!("{:<12}{:>12} KiB\n", "server-peak", used.memory_kib);
+        return text + &found.pressure.to_text() + "\n";
     }
     let mut line = Map::new();
     line.insert("bench".into(), json!("mcp"));
@@ -78,6 +78,7 @@ pub fn run_report(mcp: &Mcp, found: &Found) -> String {
     line.insert("server_cpu_s".into(), json!((used.cpu_s * 1e6).round() / 1e6));
     line.insert("server_cpu_ns_per_chunk".into(), json!(cpu_ns_per_chunk(found)));
     line.insert("server_memory_kib".into(), json!(used.memory_kib));
+    line.insert("pressure".into(), found.pressure.to_json());
     line.insert("machine".into(), json!(machine));
     format!("{}\n", Value::Object(line))
 }

@@ -136,6 +136,18 @@ impl Server {
         }
     }
 
+    /// Returns the memory pressure level that it reports over HTTP, if that is its transport. It
+    /// must be streamdoor's.
+    ///
+    /// # Errors
+    /// [`Failure::Failed`] if it does not report one.
+    pub fn pressure_level(&self) -> Result<Option<u64>, Failure> {
+        match &self.reached {
+            Reached::Http { process, .. } => process.pressure_level().map(Some),
+            Reached::Stdio { .. } => Ok(None),
+        }
+    }
+
     /// Makes one call. Returns the time until its first notification was read.
     ///
     /// # Errors

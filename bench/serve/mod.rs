@@ -18,6 +18,7 @@ use lexopt::{Arg, Parser};
 
 use crate::common::machine::{allow_descriptors, cpus_allowed, pin_thread, wall_time};
 use crate::common::params::{choice, two_cpus, usage};
+use crate::common::pressure::Pressure;
 use crate::common::serve::child::Usage;
 use crate::common::serve::event::{Format, execution_name};
 use crate::common::serve::load::{LOAD_HELP, Load};
@@ -74,6 +75,8 @@ pub struct Found {
     pub received: Received,
     /// The resources used by the server since the last connection was made.
     pub used: Usage,
+    /// The pressure at the end.
+    pub pressure: Pressure,
 }
 
 /// Runs `bench serve` with the arguments after these words.
@@ -110,7 +113,8 @@ fn measure(serve: &Serve) -> Result<Found, Failure> {
     let mut received = client.receive()?;
     let used = server.usage()?.since(before);
     received.outcome.preemptions += used.preemptions;
-    Ok(Found { received, used })
+    let level = (serve.implementation == "streamdoor").then(|| server.pressure_level());
+    Ok(Found { received, used, pressure: Pressure::now(level.transpose()?) })
 }
 
 impl Serve {

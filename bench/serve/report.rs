@@ -52,7 +52,7 @@ pub fn serve_report(serve: &Serve, found: &Found) -> String {
         text += &format!("{:<12}{:>12.3} s\n", "server-cpu", used.cpu_s);
         text += &format!("{:<12}{:>12.0} ns\n", "per-delivery", cpu_ns_per_delivery(found));
         text += &format!("{:<12}{:>12} KiB\n", "server-peak", used.memory_kib);
-        return text;
+        return text + &found.pressure.to_text();
     }
     let mut line = Map::new();
     line.insert("bench".into(), json!("serve"));
@@ -72,6 +72,7 @@ pub fn serve_report(serve: &Serve, found: &Found) -> String {
     line.insert("server_cpu_s".into(), json!((used.cpu_s * 1e6).round() / 1e6));
     line.insert("server_cpu_ns_per_delivery".into(), json!(cpu_ns_per_delivery(found)));
     line.insert("server_memory_kib".into(), json!(used.memory_kib));
+    line.insert("pressure".into(), found.pressure.to_json());
     line.insert("machine".into(), json!(machine));
     format!("{}\n", Value::Object(line))
 }

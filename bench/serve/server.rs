@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
+use streamdoor::client::Client;
+
 use crate::common::serve::child::{LISTENING, Usage};
 use crate::common::{Failure, end};
 
@@ -58,6 +60,19 @@ impl Server {
         asked.map_err(|error| Failure::Failed(format!("the server has ended: {error}")))?;
         let line = self.line()?;
         Usage::parse(&line).ok_or_else(|| Failure::Failed(format!("the server wrote \"{line}\"")))
+    }
+
+    /// Returns the memory pressure level that it reports in its metrics. It must be streamdoor's.
+    ///
+    /// # Errors
+    /// [`Failure::Failed`] if it does not report one.
+    pub fn pressure_level(&self) -> Result<u64, Failure> {
+        let failed = |text: String| Failure::Failed(format!("the server's metrics: {text}"));
+        let client = Client::new(&format!("http://{}", self.address));
+        let client = client.map_err(|error| failed(error.to_string()))?;
+        let metrics = client.metrics().map_err(|error| failed(error.to_string()))?;
+        let level = metrics.max("memory_pressure_level");
+        Ok(level.ok_or_else(|| failed("they have no pressure level".into()))? as u64)
     }
 
     fn line(&mut self) -> Result<String, Failure> {

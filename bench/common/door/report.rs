@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 use super::load::{Load, Wait};
 use crate::common::machine::{describe, wall_time};
 use crate::common::params::Rate;
+use crate::common::pressure::Pressure;
 use crate::common::report::{Measured, Outcome, PERCENTILES};
 use crate::common::{Failure, files};
 
@@ -38,9 +39,11 @@ fn load_line(program: &str, load: &Load) -> String {
 pub fn run_report(program: &str, load: &Load, found: &Found) -> String {
     let load = &load.of(found.implementation);
     let (machine, plan) = (machine_line(load), &load.plan);
+    let pressure = Pressure::now(None); // streamdoor's server has a door, and no HTTP.
     if !plan.json {
         let (line, text) = (load_line(program, load), found.outcome.to_text());
-        return format!("machine     {machine}\nload        {line}\n{text}\n");
+        let pressure = pressure.to_text();
+        return format!("machine     {machine}\nload        {line}\n{text}{pressure}\n");
     }
     let mut line = Map::new();
     line.insert("bench".into(), json!("door"));
@@ -54,6 +57,7 @@ pub fn run_report(program: &str, load: &Load, found: &Found) -> String {
     line.insert("warmup_s".into(), json!(plan.warmup.as_secs_f64()));
     line.insert("seed".into(), json!(plan.seed));
     line.extend(found.outcome.to_json());
+    line.insert("pressure".into(), pressure.to_json());
     line.insert("machine".into(), json!(machine));
     format!("{}\n", Value::Object(line))
 }
