@@ -168,8 +168,12 @@ fn calls_of_mcp_are_told_every_chunk_and_compared_with_the_floor() {
             assert_eq!(delivered, number(run, "chunks"), "{words}: {run}");
             assert!(number(run, "first-p50") > 0.0 && number(run, "p50") > 0.0, "{run}");
         }
-        assert_eq!(text.matches("machine ").count(), 2, "{text}");
-        assert!(text.contains("× floor"), "{text}");
+        assert_eq!(text.matches("machine ").count(), 3, "{text}");
+        for floor in ["× floor (", "× floor-reads ("] {
+            let compared = text.lines().filter(|line| line.contains(floor));
+            let names: Vec<&str> = compared.filter_map(|line| line.split(' ').next()).collect();
+            assert!(names.contains(&"p50") && names.contains(&"first-p50"), "{floor}: {text}");
+        }
     }
 }
 
@@ -184,6 +188,8 @@ fn first_notifications_are_timed_after_a_pause_and_of_calls_at_once() {
         ("--first 50 --first-at-once 30", 60),
         ("--first 1 --first-at-once 40 --first-pause 0.01 --idle block --sessions 3", 40),
         ("--first 1 --first-at-once 8 --only floor --idle spin", 8),
+        ("--first 3 --only floor-reads", 3),
+        ("--first 1 --first-at-once 8 --only floor-reads", 8),
     ] {
         let text = text(&format!("mcp --smoke --rounds 1 --json {words}"));
         for line in text.lines() {

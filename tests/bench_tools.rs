@@ -226,7 +226,7 @@ fn every_path_of_the_benchmarks_has_cells() {
     let cells = run(Command::new(tool("bench")).args(["mcp", "--poll-idle", "--list"]));
     for cell in ["first-idle", "first-1000"] {
         let line = cells.lines().find(|line| line.starts_with(cell)).expect("there is that cell");
-        assert!(line.contains("floor rmcp rmcp-sessions typescript python"), "{line}");
+        assert!(line.contains("floor floor-reads rmcp rmcp-sessions typescript python"), "{line}");
     }
     let three = run(Command::new(tool("bench")).args(["fanout", "--list", "--only", "=inline-3"]));
     assert!(three.starts_with("inline-3 ") && three.ends_with(" erlang \n"), "{three}");

@@ -1,11 +1,15 @@
-//! `bench mcp floor`: the least server of preformatted notifications, over HTTP or standard
-//! streams.
+//! `bench mcp floor`: the least server of notifications, over HTTP or standard streams.
 //!
-//! It has one thread. From a request, only the tool and the index of its session are read. A
-//! notification is that of streamdoor, formatted once, and goes out with one write. The server
+//! It has one thread. A notification is that of streamdoor, and goes out with one write. The server
 //! waits as streamdoor does. It has no policy, and no client connects or leaves during a run.
+//!
+//! It has two forms ([`Form`]). One writes ready-made bytes: notifications are formatted once, and
+//! the replies to calls of one chunk exist before the calls. The other reads each request as JSON,
+//! and formats every message with its id and token. Both read a request to its end.
 
 mod at_once;
+mod call;
+mod replies;
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -25,7 +29,6 @@ use streamdoor::wire::http1::{BODY_END, begin_chunk, end_chunk};
 use streamdoor::wire::jsonrpc::Id;
 
 use super::AT_ONCE_MAX;
-use super::wire::{self, token_of};
 use crate::common::machine::{allow_descriptors, now_ns, pin_thread};
 use crate::common::params::number;
 use crate::common::serve::child;
@@ -34,7 +37,9 @@ use crate::common::serve::plan::{Plan, STAMP_DIGITS, payload, stamp, write_digit
 use crate::common::{Failure, print};
 use crate::floor::preformatted::digit_count;
 use crate::floor::tcp::Waiter;
-use crate::serve::{first, ours};
+use crate::serve::first;
+use call::{Call, Form};
+use replies::Replies;
 
 const DESCRIPTORS_OTHER: u64 = 64;
 /// The backlog of the listener.
@@ -42,16 +47,17 @@ const BACKLOG: i32 = 4_096;
 const HEAD: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\
     cache-control: no-cache, no-transform\r\ntransfer-encoding: chunked\r\n\r\n";
 const HELP: &str = "\
-bench mcp floor: run a minimal writer of notifications, as a server for one run
+bench mcp floor: run a minimal server of notifications, as a server for one run
 
 `bench mcp` runs it over HTTP, on a free port of 127.0.0.1 that it prints. With the word stdio, it
-uses standard streams.
+uses standard streams. It writes ready-made bytes unless --reads is given.
 
 Usage: bench mcp floor [stdio] [options]
 
   --cpu N             pin it to cpu N (the first allowed)
   --child             reply to each line of standard input with the usage so far; exit at its end
   --first-at-once N   the first N connections call the tool of one chunk at once
+  --reads             read each request as JSON, and spell each message with its id and token
 ";
 
 /// Runs `bench mcp floor` with the arguments after these words.
@@ -61,10 +67,11 @@ Usage: bench mcp floor [stdio] [options]
 pub fn command(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure> {
     let mut arguments = arguments.into_iter().peekable();
     let is_stdio = arguments.next_if(|word| word == "stdio").is_some();
-    let (mut is_child, mut at_once) = (false, 0);
+    let (mut is_child, mut at_once, mut form) = (false, 0, Form::Writes);
     let load = Load::parse(arguments, |name, parser| {
         match name {
             "child" => is_child = true,
+            "reads" => form = Form::Reads,
             "first-at-once" => at_once = number(parser, "--first-at-once", 1, AT_ONCE_MAX)?,
             _ => return Ok(false),
         }
@@ -84,37 +91,43 @@ pub fn command(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Fail
         .map_err(|error| Failure::Environment(format!("--reactor: {error}")))?;
     let waiter = Waiter::new(reactor, load.idle);
     let served = match is_stdio {
-        true => over_streams(&load, waiter),
-        false => over_http(&load, waiter, at_once),
+        true => over_streams(&load, waiter, form),
+        false => over_http(&load, waiter, at_once, form),
     };
     served.map_err(|error| Failure::Failed(format!("mcp floor: {error}")))
 }
 
-fn over_http(load: &Load, waiter: Waiter, at_once: u32) -> io::Result<()> {
+/// A call of the plan, and the place for its messages.
+struct Session {
+    call: Call,
+    writer: File,
+}
+
+fn over_http(load: &Load, waiter: Waiter, at_once: u32, form: Form) -> io::Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     listen(&listener, BACKLOG)?;
     child::announce(listener.local_addr()?);
-    at_once::serve(&listener, at_once, load.idle)?;
-    let mut writers: Vec<Option<File>> = (0..load.executions).map(|_| None).collect();
-    let mut left = writers.len();
+    at_once::serve(&listener, at_once, load.idle, form)?;
+    let mut replies = Replies::new(form, 1, true);
+    let mut sessions: Vec<Option<Session>> = (0..load.executions).map(|_| None).collect();
+    let mut left = sessions.len();
     while left > 0 {
         let mut line = accept(&listener, load.idle)?;
         // One request after the other, until the connection is closed or a call of the plan comes.
         while let Some(request) = line.next_post()? {
-            let Some(index) = index_of(&request) else {
-                answer_first(&line.file, true)?;
+            let call = Call::of_request(&request, form)?;
+            if !call.is_paced {
+                replies.serve(&line.file, &call)?;
                 continue;
-            };
-            let mut place = writers.get_mut(index).ok_or(ErrorKind::InvalidData)?.take();
+            }
+            let place = sessions.get_mut(call.index).ok_or(ErrorKind::InvalidData)?;
             write(&line.file, HEAD)?;
             left -= usize::from(place.is_none());
-            place.replace(line.file.try_clone()?);
-            writers[index] = place;
+            *place = Some(Session { call, writer: line.file.try_clone()? });
             break;
         }
     }
-    let writers: Vec<File> = writers.into_iter().flatten().collect();
-    run(load, waiter, &writers, true)?;
+    run(load, waiter, sessions, (form, true))?;
     loop {
         std::thread::park(); // The connections stay open until the run is over.
     }
@@ -127,36 +140,46 @@ fn accept(listener: &TcpListener, idle: Idle) -> io::Result<Line> {
     Ok(Line::new(File::from(OwnedFd::from(connection)), idle))
 }
 
-fn over_streams(load: &Load, waiter: Waiter) -> io::Result<()> {
+fn over_streams(load: &Load, waiter: Waiter, form: Form) -> io::Result<()> {
     let copy = |fd: &dyn AsFd| Ok::<_, io::Error>(File::from(fd.as_fd().try_clone_to_owned()?));
     let (input, output) = (copy(&io::stdin())?, copy(&io::stdout())?);
     for file in [&input, &output] {
         fcntl_setfl(file, fcntl_getfl(file)? | OFlags::NONBLOCK)?; // The parent has the other ends.
     }
     let mut line = Line::new(input, load.idle);
-    let mut left = load.executions;
-    while left > 0 {
-        let call = line.next_line()?.ok_or(ErrorKind::UnexpectedEof)?;
-        match index_of(&call) {
-            Some(_) => left -= 1,
-            None => answer_first(&output, false)?,
+    let mut replies = Replies::new(form, 1, false);
+    let mut sessions: Vec<Option<Session>> = (0..load.executions).map(|_| None).collect();
+    while sessions.iter().any(Option::is_none) {
+        let request = line.next_line()?.ok_or(ErrorKind::UnexpectedEof)?;
+        let call = Call::of_request(&request, form)?;
+        if !call.is_paced {
+            replies.serve(&output, &call)?;
+            continue;
         }
+        let place = sessions.get_mut(call.index).ok_or(ErrorKind::InvalidData)?;
+        *place = Some(Session { call, writer: output.try_clone()? });
     }
-    let writers: io::Result<Vec<File>> = (0..load.executions).map(|_| output.try_clone()).collect();
-    run(load, waiter, &writers?, false)?;
+    run(load, waiter, sessions, (form, false))?;
     while line.next_line()?.is_some() {}
     Ok(())
 }
 
-/// Publishes the whole plan, and the replies.
-fn run(load: &Load, mut waiter: Waiter, writers: &[File], is_http: bool) -> io::Result<()> {
-    let mut notes: Vec<Note> =
-        (0..load.executions).map(|index| Note::new(index, load.size_bytes, is_http)).collect();
+/// Publishes the whole plan, and the replies. `kind` is the form, and true for HTTP.
+fn run(
+    load: &Load,
+    mut waiter: Waiter,
+    sessions: Vec<Option<Session>>,
+    kind: (Form, bool),
+) -> io::Result<()> {
+    let (form, is_http) = kind;
+    let sessions: Vec<Session> = sessions.into_iter().flatten().collect();
+    let note = |session: &Session| Note::new(&session.call.token, load.size_bytes, form, is_http);
+    let mut notes: Vec<Note> = sessions.iter().map(note).collect();
     let mut plan = Plan::new(load);
     plan.begin(Plan::origin(now_ns()));
     let batch_chunks = if plan.is_flat_out() { load.batch_chunks as usize } else { 1 };
     let mut out = Vec::with_capacity(batch_chunks * (2 * load.size_bytes + 1_024));
-    let (mut round, count) = (0, writers.len());
+    let (mut round, count) = (0, sessions.len());
     while let Some(planned_ns) = plan.next(now_ns()) {
         let index = round % count;
         let before = round / count * batch_chunks;
@@ -166,33 +189,19 @@ fn run(load: &Load, mut waiter: Waiter, writers: &[File], is_http: bool) -> io::
             frame(&mut out, note, is_http);
         }
         waiter.wait(planned_ns);
-        write(&writers[index], &out)?;
+        write(&sessions[index].writer, &out)?;
         round += 1;
     }
     std::thread::sleep(first::LINGER);
-    for (index, writer) in (0..).zip(writers) {
-        write(writer, &answer(index, is_http))?;
+    for Session { call, writer } in &sessions {
+        write(writer, &answer(&call.id, is_http))?;
     }
     Ok(())
 }
 
-/// Answers the call with one chunk: sends the chunk, and later the reply.
-fn answer_first(to: &File, is_http: bool) -> io::Result<()> {
-    let mut out = Vec::new();
-    if is_http {
-        out.extend_from_slice(HEAD);
-    }
-    let mut note = Note::new(0, 100, is_http);
-    frame(&mut out, note.chunk(1, now_ns()), is_http);
-    write(to, &out)?;
-    std::thread::sleep(first::LINGER);
-    write(to, &answer(0, is_http))
-}
-
-fn answer(index: u32, is_http: bool) -> Vec<u8> {
-    let token = token_of(index);
+fn answer(id: &Id, is_http: bool) -> Vec<u8> {
     let json = format!(
-        "{{\"jsonrpc\":\"2.0\",\"id\":{token},\"result\":{{\"resultType\":\"complete\",\
+        "{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{{\"resultType\":\"complete\",\
          \"content\":[{{\"type\":\"text\",\"text\":\"\"}}]}}}}"
     );
     let mut out = Vec::new();
@@ -228,22 +237,6 @@ fn write(mut to: &File, mut bytes: &[u8]) -> io::Result<()> {
         }
     }
     Ok(())
-}
-
-/// Returns the session of a call of the plan, or `None` if it is the call with one chunk.
-fn index_of(call: &str) -> Option<usize> {
-    if !call.contains(&format!("\"name\":\"{}\"", ours::TOOL)) {
-        return None;
-    }
-    let digits = call.split_once("\"index\":")?.1;
-    digits.split_once(|c: char| !c.is_ascii_digit())?.0.parse().ok()
-}
-
-/// Returns the index of a call, from its token.
-fn index_of_token(call: &str) -> Option<usize> {
-    let digits = call.split_once("\"progressToken\":")?.1;
-    let digits = digits.split_once(|c: char| !c.is_ascii_digit())?.0;
-    wire::index_of(digits.parse().ok()?)
 }
 
 /// The input. It is read as by an idle shard, which polls for a while and then sleeps.
@@ -303,10 +296,11 @@ impl Read for Patient {
     }
 }
 
-/// A notification that is formatted once. For the next one, only the digits that differ are
-/// written.
+/// The notifications of one call. A floor that writes formats the first one, and writes only the
+/// digits that differ into the next ones. A floor that reads formats each.
 struct Note {
-    index: u32,
+    token: Id,
+    form: Form,
     is_sse: bool,
     payload: Box<[u8]>,
     bytes: Vec<u8>,
@@ -316,16 +310,23 @@ struct Note {
 }
 
 impl Note {
-    fn new(index: u32, size_bytes: usize, is_sse: bool) -> Note {
-        let (bytes, payload) = (Vec::new(), payload(size_bytes));
+    fn new(token: &Id, size_bytes: usize, form: Form, is_sse: bool) -> Note {
+        let bytes = Vec::with_capacity(2 * size_bytes + 1_024);
+        let (token, payload) = (token.clone(), payload(size_bytes));
         let (numbers, stamps) = (Default::default(), Default::default());
-        let mut note = Note { index, is_sse, payload, bytes, numbers, stamps };
-        note.format_again(1, 0);
+        let mut note = Note { token, form, is_sse, payload, bytes, numbers, stamps };
+        if form == Form::Writes {
+            note.format_again(1, 0);
+        }
         note
     }
 
     #[inline]
     fn chunk(&mut self, seq: u64, planned_ns: u64) -> &[u8] {
+        if self.form == Form::Reads {
+            self.format(seq, planned_ns);
+            return &self.bytes;
+        }
         let values = [seq, seq, (seq - 1) * self.payload.len() as u64];
         let mut places = self.numbers.iter().zip(values);
         if places.any(|(place, value)| place.len() != digit_count(value)) {
@@ -341,10 +342,9 @@ impl Note {
         &self.bytes
     }
 
-    fn format_again(&mut self, seq: u64, planned_ns: u64) {
+    fn format(&mut self, seq: u64, planned_ns: u64) {
         stamp(&mut self.payload, planned_ns);
-        let token = Id::of_number(token_of(self.index));
-        let note = ProgressNotification::new(&token, seq as f64);
+        let note = ProgressNotification::new(&self.token, seq as f64);
         let offset = (seq - 1) * self.payload.len() as u64;
         let chunk = ChunkNotification { seq, kind: "output", offset, data: &self.payload };
         self.bytes.clear();
@@ -353,6 +353,10 @@ impl Note {
         }
         progress(&mut self.bytes, &note, std::iter::once(chunk));
         self.bytes.extend_from_slice(if self.is_sse { b"\n\n" } else { b"\n" });
+    }
+
+    fn format_again(&mut self, seq: u64, planned_ns: u64) {
+        self.format(seq, planned_ns);
         let digits = |name: &str| self.digits_behind(name).expect("each notification has it");
         let stamp_of = |name: &str| {
             let start = self.digits_behind(name)?.start;
@@ -374,15 +378,18 @@ impl Note {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mcp::wire::token_of;
 
     #[test]
     fn every_notification_is_what_formatting_it_anew_gives() {
+        let token = Id::of_number(token_of(3));
         for (is_sse, size_bytes) in [(true, 30), (false, 30), (true, 300), (false, 300)] {
-            let [mut note, mut anew] = [(); 2].map(|()| Note::new(3, size_bytes, is_sse));
+            let of = |form| Note::new(&token, size_bytes, form, is_sse);
+            let (mut written, mut spelled) = (of(Form::Writes), of(Form::Reads));
             let (mut seq, mut planned_ns) = (1, 95);
             for _ in 0..300 {
-                anew.format_again(seq, planned_ns);
-                assert_eq!(note.chunk(seq, planned_ns), anew.bytes, "{seq} {planned_ns}");
+                let anew = spelled.chunk(seq, planned_ns);
+                assert_eq!(written.chunk(seq, planned_ns), anew, "{seq} {planned_ns}");
                 seq += 1 + seq / 40;
                 planned_ns += planned_ns / 10;
             }

@@ -7,7 +7,7 @@
 //! (`stream.rs`).
 //!
 //! `wire.rs` has the requests and `server.rs` the processes. `first.rs` and `at_once.rs` measure
-//! the time to the first notification. `floor.rs` is the least writer of the same notifications.
+//! the time to the first notification. `floor.rs` is the least server of the same notifications.
 //! `peer.rs` supports third-party servers.
 
 mod at_once;
@@ -37,9 +37,9 @@ use server::Server;
 
 const DESCRIPTORS_OTHER: u64 = 64;
 /// The implementations that are run by default.
-const IMPLEMENTATIONS: &[&str] = &["streamdoor", "floor"];
+const IMPLEMENTATIONS: &[&str] = &["streamdoor", "floor-reads", "floor"];
 /// The implementations that can be chosen, beside [`PEERS`].
-const IMPLEMENTATIONS_OWN: &[&str] = &["streamdoor", "floor", "floor-16"];
+const IMPLEMENTATIONS_OWN: &[&str] = &["streamdoor", "floor", "floor-reads", "floor-16"];
 const TRANSPORTS: &[&str] = &["http", "pipe", "socket"];
 const ROUNDS_MAX: u32 = 100;
 const FIRST_CALLS_MAX: u32 = 100_000;
@@ -51,9 +51,12 @@ bench mcp: measure calls of MCP with a progress token, and their notifications
 
 Open loop: send times are planned in advance. Latency counts from the planned time until the
 receiver, which polls, has found the chunk in its notification, with one value per chunk. In each
-round streamdoor and the floor, which writes preformatted notifications, take turns. With --rate
-max, notifications per second are counted instead. Each chunk must be received, or counted as missed
-because of a gap or because it came with the reply; otherwise the run fails.
+round streamdoor and two floors take turns. With --rate max, notifications per second are counted
+instead. Each chunk must be received, or counted as missed because of a gap or because it came with
+the reply; otherwise the run fails.
+
+The floor writes ready-made notifications. The floor that reads parses each request as JSON, and
+spells each message with its id and token. Neither has an engine, policies or subscribers.
 
 Usage: bench mcp [options]
 
@@ -61,16 +64,17 @@ Usage: bench mcp [options]
                       socket: standard streams that are pipes or sockets, all calls in one session
                       (http)
   --sessions N        calls at once (1); the same as --connections N --executions N
-  --rounds N          the number of times that both are run (2)
+  --rounds N          the number of times that all are run (2)
   --first N           before each run, make N calls one after the other, and measure the time to
                       their first notification (200)
   --first-pause S     idle seconds of the server before each of them (0)
   --first-at-once N   make N of those calls at once, each on its own connection, as often as --first
                       needs, with a pause before each time. All are written one after the other, and
                       time counts from a call's own request. Needs --transport http
-  --only NAME         measure only streamdoor or floor; floor-16, which writes 16 at once without a
-                      rate; or a peer, with --peer: rmcp and python in the stateless era,
-                      rmcp-sessions, typescript and python-sessions with a handshake
+  --only NAME         measure only streamdoor, floor or floor-reads; floor-16, the floor that
+                      writes 16 at once without a rate; or a peer, with --peer: rmcp and python in
+                      the stateless era, rmcp-sessions, typescript and python-sessions with a
+                      handshake
   --peer 'WORDS'      the program of the peer and its first arguments, such as 'node server.mjs'
   --cpus A,B          pin the server to A, and the receiver to B (the first two allowed)
   --out DIR           write a histogram (.hgrm) and an HDR interval log, version 2 (.hlog), to DIR;
@@ -131,9 +135,9 @@ pub fn command(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Fail
     };
     let mut runs = Vec::new();
     for _ in 0..mcp.rounds {
-        let both: Vec<&'static str> = IMPLEMENTATIONS.iter().rev().copied().collect();
-        for implementation in mcp.only.map_or(both, |only| vec![only]) {
-            // The floor goes first.
+        let all: Vec<&'static str> = IMPLEMENTATIONS.iter().rev().copied().collect();
+        for implementation in mcp.only.map_or(all, |only| vec![only]) {
+            // The floors go first.
             let found = mcp.measure(implementation)?;
             report::write_files(&mcp, &found)?;
             print(&report::run_report(&mcp, &found));

@@ -83,7 +83,10 @@ pub fn run_report(mcp: &Mcp, found: &Found) -> String {
     format!("{}\n", Value::Object(line))
 }
 
-/// Compares streamdoor with the floor: the median of its runs over the median of the floor's runs.
+/// The floors with which streamdoor is compared.
+const FLOORS: [&str; 2] = ["floor", "floor-reads"];
+
+/// Compares streamdoor with each floor: the median of its runs over the median of the floor's runs.
 /// Empty if only one of them was run.
 pub fn ratios(runs: &[Found]) -> String {
     let median = |name: &str, value: &dyn Fn(&Found) -> u64| {
@@ -94,9 +97,11 @@ pub fn ratios(runs: &[Found]) -> String {
     };
     let mut text = String::new();
     let mut line = |name: &str, value: &dyn Fn(&Found) -> u64| {
-        if let (Some(ours), Some(floor)) = (median("streamdoor", value), median("floor", value)) {
-            let ratio = ours as f64 / floor as f64;
-            text += &format!("{name:<12}{ratio:>12.2} × floor ({ours} ns, {floor} ns)\n");
+        for floor in FLOORS {
+            if let (Some(ours), Some(its)) = (median("streamdoor", value), median(floor, value)) {
+                let ratio = ours as f64 / its as f64;
+                text += &format!("{name:<12}{ratio:>12.2} × {floor} ({ours} ns, {its} ns)\n");
+            }
         }
     };
     for (name, _, quantile) in PERCENTILES {
@@ -113,12 +118,14 @@ pub fn ratios(runs: &[Found]) -> String {
             Measured::Latency { .. } => 0,
         })
     };
-    let rates = rate("streamdoor").zip(rate("floor"));
+    let rates = FLOORS.map(|floor| (floor, rate("streamdoor").zip(rate(floor))));
     line("first-p50", &|found| found.first.histogram.value_at_quantile(0.5));
     line("first-p99", &|found| found.first.histogram.value_at_quantile(0.99));
-    if let Some((ours, floor)) = rates {
-        let ratio = ours as f64 / floor as f64;
-        text += &format!("{:<12}{ratio:>12.2} × floor ({ours} /s, {floor} /s)\n", "delivered");
+    for (floor, rates) in rates {
+        if let Some((ours, its)) = rates {
+            let ratio = ours as f64 / its as f64;
+            text += &format!("{:<12}{ratio:>12.2} × {floor} ({ours} /s, {its} /s)\n", "delivered");
+        }
     }
     text
 }

@@ -252,11 +252,14 @@ fn command_of(
     let words = words.iter().map(|word| (*word).to_owned());
     let batch_chunks = if implementation == "floor-16" { 16 } else { 1 };
     let load = Load { batch_chunks, ..mcp.load_of_server() };
-    let at_once = match is_floor && mcp.first.at_once > 0 {
-        true => vec!["--first-at-once".to_owned(), mcp.first.at_once.to_string()],
-        false => Vec::new(),
-    };
-    Ok((program, words.chain(load.to_arguments()).chain(at_once).collect()))
+    let mut of_floor = Vec::new();
+    if is_floor && mcp.first.at_once > 0 {
+        of_floor.extend(["--first-at-once".to_owned(), mcp.first.at_once.to_string()]);
+    }
+    if implementation == "floor-reads" {
+        of_floor.push("--reads".to_owned());
+    }
+    Ok((program, words.chain(load.to_arguments()).chain(of_floor).collect()))
 }
 
 fn start_on_streams(mcp: &Mcp, program: &Path, words: &[String]) -> Result<Reached, Failure> {

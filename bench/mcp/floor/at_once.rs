@@ -1,5 +1,5 @@
 //! Concurrent calls at the floor. It accepts their connections, and answers requests in the order
-//! of epoll's events, with preformatted replies.
+//! of epoll's events.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
@@ -12,18 +12,14 @@ use mio::{Events, Interest, Poll, Token};
 use streamdoor::limits::SPIN_DEFAULT;
 use streamdoor::reactor::Idle;
 
-use super::{HEAD, Note, accept, answer, frame, index_of_token, write};
+use super::accept;
+use super::call::{Call, Form};
+use super::replies::Replies;
 use crate::common::machine::now_ns;
 use crate::serve::first;
 
-/// The preformatted bytes for one call.
-struct Prepared {
-    note: Note,
-    answer: Vec<u8>,
-}
-
 /// Accepts `count` connections, and answers them until the last one is closed.
-pub fn serve(listener: &TcpListener, count: u32, idle: Idle) -> io::Result<()> {
+pub fn serve(listener: &TcpListener, count: u32, idle: Idle, form: Form) -> io::Result<()> {
     let mut poll = Poll::new()?;
     let mut lines = Vec::with_capacity(count as usize);
     for index in 0..count {
@@ -33,13 +29,10 @@ pub fn serve(listener: &TcpListener, count: u32, idle: Idle) -> io::Result<()> {
         poll.registry().register(&mut SourceFd(&fd), token, Interest::READABLE)?;
         lines.push(Some(line));
     }
-    let prepare =
-        |index| Prepared { note: Note::new(index, 100, true), answer: answer(index, true) };
-    let mut prepared: Vec<Prepared> = (0..count).map(prepare).collect();
-    let mut out = Vec::with_capacity(4 << 10);
+    let mut replies = Replies::new(form, count, true);
     let mut events = Events::with_capacity(lines.len());
-    // The time at which each reply is due, its call and its connection.
-    let mut due: VecDeque<(u64, usize, usize)> = VecDeque::new();
+    // The time at which each answer is due, its call and its connection.
+    let mut due: VecDeque<(u64, Call, usize)> = VecDeque::new();
     let (mut open_count, mut active_ns) = (lines.len(), now_ns());
     while open_count > 0 {
         let now = now_ns();
@@ -58,20 +51,15 @@ pub fn serve(listener: &TcpListener, count: u32, idle: Idle) -> io::Result<()> {
                 open_count -= 1;
                 continue;
             };
-            let index = index_of_token(&request).filter(|index| *index < prepared.len());
-            let index = index.ok_or(ErrorKind::InvalidData)?;
-            out.clear();
-            out.extend_from_slice(HEAD);
-            frame(&mut out, prepared[index].note.chunk(1, now_ns()), true);
-            write(&line.file, &out)?;
-            due.push_back((now_ns() + first::LINGER.as_nanos() as u64, index, place));
+            let call = Call::of_request(&request, form)?;
+            replies.begin(&line.file, &call)?;
+            due.push_back((now_ns() + first::LINGER.as_nanos() as u64, call, place));
         }
-        while let Some(&(due_ns, index, place)) = due.front()
-            && due_ns <= now_ns()
+        while due.front().is_some_and(|(due_ns, ..)| *due_ns <= now_ns())
+            && let Some((_, call, place)) = due.pop_front()
         {
-            due.pop_front();
             if let Some(line) = &lines[place] {
-                write(&line.file, &prepared[index].answer)?;
+                replies.end(&line.file, &call)?;
             }
         }
     }
