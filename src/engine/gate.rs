@@ -44,6 +44,23 @@ impl Gate {
             || total_bytes.saturating_add(length as u64) <= self.credit_bytes
             || self.read_seq > head_seq // All gating readers have read everything.
     }
+
+    /// Number of `count` chunks that may be published together, the first of which has `length`
+    /// bytes. See [`Gate::admits`].
+    pub fn admits_some(
+        &self,
+        head_seq: u64,
+        total_bytes: u64,
+        length: usize,
+        count: usize,
+    ) -> usize {
+        if self.credit_bytes != u64::MAX {
+            // The others depend on its length.
+            return usize::from(self.admits(head_seq, total_bytes, length)).min(count);
+        }
+        let credit = self.credit_seq.saturating_sub(head_seq + 1);
+        count.min(usize::try_from(credit).unwrap_or(usize::MAX))
+    }
 }
 
 const _: () = {

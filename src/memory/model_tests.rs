@@ -121,7 +121,7 @@ fn run(seed: u64, geometry: Geometry, steps: u64) {
     let reader = writer.reader();
     let mut model = Model { chunks: Vec::new(), waiting: VecDeque::new() };
     let length_max = u64::from(geometry.length_max());
-    let (mut gated_count, mut kind) = (0, 0);
+    let (mut gated_count, mut kind, mut longest_run) = (0, 0, 0);
     // The kind changes with nearly each chunk, or stays the same for whole laps.
     let runs = [1, 10, 100][(seed % 3) as usize];
     for step in 0..steps {
@@ -139,6 +139,20 @@ fn run(seed: u64, geometry: Geometry, steps: u64) {
         }
         let header = ChunkHeader { kind, key: step as u8, flags: step as u16 };
         let now = Instant::from_nanos(next_seq * 10);
+        if random.chance(1, 6) {
+            let payloads: Vec<_> =
+                (0..6).map(|_| payload_of(&mut random, next_seq, length_max)).collect();
+            let borrowed: Vec<&[u8]> = payloads.iter().map(Vec::as_slice).collect();
+            let Ok((first, count)) = writer.append_run(header, &borrowed, now, gate_seq) else {
+                continue;
+            };
+            assert_eq!(first.seq, next_seq, "{context}");
+            assert_eq!(writer.head_seq(), next_seq + count as u64 - 1, "{context}");
+            longest_run = longest_run.max(count);
+            model.chunks.extend(payloads.into_iter().take(count).map(|payload| (header, payload)));
+            model.wait_behind(writer.head_seq(), writer.reader());
+            continue;
+        }
         let tail_before = writer.tail_seq();
         // Miri (of May 2026) fails on a word that is first stored to as bytes, in place, and then
         // as an atomic.
@@ -176,6 +190,7 @@ fn run(seed: u64, geometry: Geometry, steps: u64) {
     model.check(&writer, &reader, &format!("SEED={seed} end"));
     assert!(writer.tail_seq() > 1, "SEED={seed}");
     assert!(gated_count > 0, "SEED={seed}");
+    assert!(longest_run > 1, "SEED={seed}");
     let too_long = vec![0; length_max as usize + 1];
     let refused = writer.write(ChunkHeader::default(), &too_long, Instant::ZERO, u64::MAX);
     assert!(matches!(refused, Err(WriteError::TooLarge { .. })), "SEED={seed}");

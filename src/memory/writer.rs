@@ -248,6 +248,61 @@ impl RingWriter {
         Ok(self.commit(header, room, now))
     }
 
+    /// Like [`RingWriter::append`], for several chunks of one kind. Only the first may overwrite
+    /// others. Stops before another that has to, before the end of the area, and before a chunk
+    /// that is too long. Returns everything about the first, and the number of chunks.
+    ///
+    /// # Errors
+    /// [`WriteError`], for the first; the ring is then unchanged.
+    pub(crate) fn append_run(
+        &mut self,
+        header: ChunkHeader,
+        payloads: &[&[u8]],
+        now: Instant,
+        gate_seq: u64,
+    ) -> Result<(Descriptor, usize), WriteError> {
+        let first = self.append(header, payloads[0], now, gate_seq)?;
+        let is_odd = planted(Planted::ClaimAfterWrite) || is_flawed(Flaw::PublishOrder);
+        match self.batch_seq {
+            NO_BATCH if !is_odd => Ok((first, 1 + self.append_behind(&first, &payloads[1..]))),
+            _ => Ok((first, 1)),
+        }
+    }
+
+    /// Appends chunks behind `first`, which is the newest one, with its header and time. The head
+    /// moves once, behind all of them. Returns their number.
+    fn append_behind(&mut self, first: &Descriptor, payloads: &[&[u8]]) -> usize {
+        let (length_max, lap) = (self.geometry.length_max() as usize, self.lap_position);
+        // Behind a frame that ends before it there is a next place, free and in the same lap (W2).
+        let lap_end = lap + u64::from(self.geometry.data_bytes());
+        let position_max = self.position_limit.min(lap_end) - PLACE_BYTES;
+        let (mut seq, mut position) = (self.seq_next, self.position_next);
+        let (mut total_bytes, mut length) = (self.total_bytes, self.last_length);
+        for payload in payloads {
+            let end = position + frame_bytes(payload.len().min(length_max) as u32);
+            if payload.len() > length_max || end > position_max || seq == self.seq_limit {
+                break;
+            }
+            length = payload.len() as u32;
+            total_bytes += u64::from(length);
+            let offset = (position - lap) as u32;
+            let start = self.payload_start(offset);
+            // SAFETY: free space by the lines above, of a window that only we write (the lease).
+            unsafe { copy::copy_in(&self.lease.segment, start, payload) };
+            #[cfg(any(test, fuzzing))]
+            super::interleave::in_write(self);
+            let chunk = Descriptor { seq, total_bytes, length, offset, ..*first };
+            let number = self.store_frame(&chunk, (end - lap) as u32, false);
+            number.store(seq, Ordering::Release); // ring:publish
+            (seq, position) = (seq + 1, end);
+        }
+        let count = (seq - self.seq_next) as usize;
+        (self.seq_next, self.position_next) = (seq, position);
+        (self.total_bytes, self.last_length) = (total_bytes, length);
+        self.store_head();
+        count
+    }
+
     /// Lends room for a chunk of up to `length` bytes. The caller fills it in place and publishes
     /// it with [`RingWriter::publish`]. Its content is left over from older chunks. Room that is
     /// not published is free again.
@@ -386,36 +441,50 @@ impl RingWriter {
         self.seq_next = seq + 1;
         self.lent = None;
 
-        let next_place = self.geometry.next_place(room.offset + frame_bytes as u32);
-        let next_place = self.geometry.frame_word(next_place);
-        if !is_flawed(Flaw::NextPlace) {
-            self.word(next_place).store(0, Ordering::Relaxed);
-        }
-        let frame = self.frame_words(room.offset);
+        let Room { length, offset, .. } = room;
+        let (total_bytes, mono_ns) = (self.total_bytes, now.nanos());
+        let descriptor = Descriptor { seq, total_bytes, mono_ns, length, header, offset };
+        let next_place = self.geometry.next_place(offset + frame_bytes as u32);
         let has_wrapped = left_place != room.position;
-        if has_wrapped {
-            frame[SEQ].store(0, Ordering::Relaxed); // It was not the next place.
-        }
-        frame[TOTAL_BYTES].store(self.total_bytes, Ordering::Relaxed);
-        frame[MONO_NS].store(now.nanos(), Ordering::Relaxed);
-        frame[META].store(pack_meta(room.length, header), Ordering::Relaxed);
-        let index = self.word(self.geometry.index_word(seq));
-        index.store(index_word(seq, room.offset), Ordering::Release); // ring:index
+        let number = self.store_frame(&descriptor, next_place, has_wrapped);
         if self.batch_seq != seq {
-            frame[SEQ].store(seq, Ordering::Release); // ring:publish
+            number.store(seq, Ordering::Release); // ring:publish
         }
         if has_wrapped {
             self.leave_place(left_place);
         }
         // In a batch, a reader that waits for the first chunk sees none yet.
         if self.batch_seq == NO_BATCH {
-            self.word(TOTAL_BYTES_WORD).store(self.total_bytes, Ordering::Relaxed);
-            self.word(HEAD_SEQ_WORD).store(seq, Ordering::Release); // ring:publish
-            probe!(publish, seq, room.length, self.total_bytes);
+            self.store_head();
+            probe!(publish, seq, length, total_bytes);
         }
-        let Room { length, offset, .. } = room;
-        let (total_bytes, mono_ns) = (self.total_bytes, now.nanos());
-        Descriptor { seq, total_bytes, mono_ns, length, header, offset }
+        descriptor
+    }
+
+    /// Stores everything of a frame but its number. Returns the word of the number. `is_hidden`
+    /// means that the frame is not at the next place, so its old number has to go first.
+    #[inline(always)]
+    fn store_frame(&self, it: &Descriptor, next_place: u32, is_hidden: bool) -> &AtomicU64 {
+        if !is_flawed(Flaw::NextPlace) {
+            self.word(self.geometry.frame_word(next_place)).store(0, Ordering::Relaxed);
+        }
+        let frame = self.frame_words(it.offset);
+        if is_hidden {
+            frame[SEQ].store(0, Ordering::Relaxed);
+        }
+        frame[TOTAL_BYTES].store(it.total_bytes, Ordering::Relaxed);
+        frame[MONO_NS].store(it.mono_ns, Ordering::Relaxed);
+        frame[META].store(pack_meta(it.length, it.header), Ordering::Relaxed);
+        let index = self.word(self.geometry.index_word(it.seq));
+        index.store(index_word(it.seq, it.offset), Ordering::Release); // ring:index
+        &frame[SEQ]
+    }
+
+    /// Tells readers of the newest chunk.
+    #[inline(always)]
+    fn store_head(&self) {
+        self.word(TOTAL_BYTES_WORD).store(self.total_bytes, Ordering::Relaxed);
+        self.word(HEAD_SEQ_WORD).store(self.head_seq(), Ordering::Release); // ring:publish
     }
 
     /// Tells readers that wait at the place of the newest chunk that its frame is at the start of
@@ -453,8 +522,7 @@ impl RingWriter {
         assert!(self.is_held(first_seq)); // The gate of each write was at most `batch_seq`.
         let frame = self.frame_words(self.held(first_seq).offset);
         frame[SEQ].store(first_seq, Ordering::Release); // ring:publish
-        self.word(TOTAL_BYTES_WORD).store(self.total_bytes, Ordering::Relaxed);
-        self.word(HEAD_SEQ_WORD).store(self.seq_next - 1, Ordering::Release); // ring:publish
+        self.store_head();
         let count = self.seq_next - first_seq;
         assert!(count <= u64::from(self.geometry.slot_count()));
         probe!(publish_batch, first_seq, count);

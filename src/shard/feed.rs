@@ -129,11 +129,19 @@ pub(super) fn write_burst<R: Reactor + 'static, O: Outlet<R>>(
     let kind = Kind::new(header.kind).expect("the header was made from a kind");
     let mut facts: SmallVec<[ChunkFacts; limits::BURST_CHUNKS_MAX as usize]> = SmallVec::new();
     let mut first = None;
-    for payload in payloads.iter().take(burst) {
-        match write_within(gate, writer, header, payload, now) {
-            Ok(descriptor) => {
-                let (length, tail_seq) = (descriptor.length, writer.tail_seq());
-                facts.push(ChunkFacts { length, kind, key: header.key, tail_seq });
+    let payloads = &payloads[..payloads.len().min(burst)];
+    while facts.len() < payloads.len() {
+        match write_run_within(gate, writer, header, &payloads[facts.len()..], now) {
+            Ok((descriptor, count)) => {
+                let tail_seq = writer.tail_seq();
+                let run = &payloads[facts.len()..facts.len() + count];
+                let facts_of = |payload: &&[u8]| ChunkFacts {
+                    length: payload.len() as u32,
+                    kind,
+                    key: header.key,
+                    tail_seq,
+                };
+                facts.extend(run.iter().map(facts_of));
                 first.get_or_insert(descriptor);
             }
             Err(error) if first.is_none() => return Err(error),
@@ -319,12 +327,35 @@ fn write_within(
     if !gate.admits(writer.head_seq(), writer.total_bytes(), payload.len()) {
         return Err(PublishError::Blocked);
     }
-    writer.append(header, payload, now, gate.gate_seq).map_err(|error| match error {
-        WriteError::Gated { .. } => PublishError::Blocked,
-        WriteError::TooLarge { length_max, .. } => {
-            PublishError::TooLarge { chunk_bytes_max: length_max }
+    writer.append(header, payload, now, gate.gate_seq).map_err(PublishError::of)
+}
+
+/// Writes as many chunks as the gate admits, and the ring takes at once. That is one at least.
+#[inline]
+fn write_run_within(
+    gate: Gate,
+    writer: &mut RingWriter,
+    header: ChunkHeader,
+    payloads: &[&[u8]],
+    now: Instant,
+) -> Result<(Descriptor, usize), PublishError> {
+    let (head_seq, total_bytes) = (writer.head_seq(), writer.total_bytes());
+    let count = gate.admits_some(head_seq, total_bytes, payloads[0].len(), payloads.len());
+    if count == 0 {
+        return Err(PublishError::Blocked);
+    }
+    writer.append_run(header, &payloads[..count], now, gate.gate_seq).map_err(PublishError::of)
+}
+
+impl PublishError {
+    fn of(error: WriteError) -> PublishError {
+        match error {
+            WriteError::Gated { .. } => PublishError::Blocked,
+            WriteError::TooLarge { length_max, .. } => {
+                PublishError::TooLarge { chunk_bytes_max: length_max }
+            }
         }
-    })
+    }
 }
 
 impl fmt::Display for PublishError {
