@@ -16,7 +16,7 @@ use crate::stream::KindTotals;
 
 struct Model {
     /// Chunk `seq` is at index `seq - 1`.
-    chunks: Vec<(ChunkHeader, Vec<u8>)>,
+    chunks: Vec<(ChunkHeader, Vec<u8>, Instant)>,
     /// Readers, each of which has read one chunk last: they know the place of the next one.
     waiting: VecDeque<(u64, RingReader)>,
 }
@@ -27,7 +27,7 @@ const WAITING_MAX: usize = 80;
 impl Model {
     fn totals_before(&self, seq: u64) -> KindTotals {
         let mut totals = KindTotals::default();
-        for (header, payload) in &self.chunks[..seq as usize - 1] {
+        for (header, payload, _) in &self.chunks[..seq as usize - 1] {
             totals[header.kind as usize].count(payload.len() as u32);
         }
         totals
@@ -77,12 +77,12 @@ impl Model {
             }
         }
         for seq in tail_seq..=head_seq {
-            let (header, payload) = &self.chunks[seq as usize - 1];
+            let (header, payload, at) = &self.chunks[seq as usize - 1];
             bytes += payload.len() as u64;
             let descriptor = writer.descriptor(seq);
             assert_eq!(descriptor.total_bytes, bytes, "{context}");
             assert_eq!(descriptor.header, *header, "{context}");
-            assert_eq!(descriptor.published(), Instant::from_nanos(seq * 10), "{context}");
+            assert_eq!(descriptor.published(), *at, "{context}");
             assert_eq!(writer.payload(seq), payload, "{context}");
             assert_eq!(reader.read(seq, &mut buffer), Ok(descriptor), "{context}");
             assert_eq!(&buffer[..descriptor.length as usize], payload, "{context}");
@@ -149,8 +149,11 @@ fn run(seed: u64, geometry: Geometry, steps: u64) {
             assert_eq!(first.seq, next_seq, "{context}");
             assert_eq!(writer.head_seq(), next_seq + count as u64 - 1, "{context}");
             longest_run = longest_run.max(count);
-            model.chunks.extend(payloads.into_iter().take(count).map(|payload| (header, payload)));
-            model.wait_behind(writer.head_seq(), writer.reader());
+            let run = payloads.into_iter().take(count).map(|payload| (header, payload, now));
+            model.chunks.extend(run);
+            for seq in next_seq..next_seq + count as u64 {
+                model.wait_behind(seq, writer.reader());
+            }
             continue;
         }
         let tail_before = writer.tail_seq();
@@ -172,7 +175,7 @@ fn run(seed: u64, geometry: Geometry, steps: u64) {
         match written {
             Ok(seq) => {
                 assert_eq!(seq, next_seq, "{context}");
-                model.chunks.push((header, payload));
+                model.chunks.push((header, payload, now));
                 model.wait_behind(seq, writer.reader());
             }
             Err(error) => {
