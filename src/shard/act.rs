@@ -71,9 +71,9 @@ macro_rules! giver_of {
     };
 }
 
-/// Gives chunks of one kind that were just written here to all local subscribers, as the engine has
-/// made up: `first` and those behind it, with these payloads. Nearly every chunk that is published
-/// by hand goes this way. Nothing is read back from the ring, and nothing else is looked for.
+/// Gives chunks that were just written here to all local subscribers, as the engine has made up.
+/// They are of one kind: `first` and those behind it, with these payloads. Nearly every chunk that
+/// is published by hand goes this way. Nothing is read back from the ring.
 #[inline(always)] // One chunk or many is known at the call site.
 pub(super) fn give_at_once<R: Reactor + 'static, O: Outlet<R>>(
     shard: &mut Shard<R, O>,
