@@ -42,6 +42,29 @@ impl Model {
         }
     }
 
+    /// Writes as many of these payloads as the ring takes at once. Returns their number.
+    fn write_run(
+        &mut self,
+        writer: &mut RingWriter,
+        header: ChunkHeader,
+        payloads: [Vec<u8>; 6],
+        now: Instant,
+        gate_seq: u64,
+    ) -> usize {
+        let next_seq = writer.head_seq() + 1;
+        let borrowed = payloads.each_ref().map(Vec::as_slice);
+        let Ok((first, count)) = writer.append_run(header, &borrowed, now, gate_seq) else {
+            return 0;
+        };
+        assert_eq!(first.seq, next_seq);
+        assert_eq!(writer.head_seq(), next_seq + count as u64 - 1);
+        self.chunks.extend(payloads.into_iter().take(count).map(|payload| (header, payload, now)));
+        for seq in next_seq..next_seq + count as u64 {
+            self.wait_behind(seq, writer.reader());
+        }
+        count
+    }
+
     fn check(&self, writer: &RingWriter, reader: &RingReader, context: &str) {
         writer.audit();
         let head_seq = self.chunks.len() as u64;
@@ -140,20 +163,10 @@ fn run(seed: u64, geometry: Geometry, steps: u64) {
         let header = ChunkHeader { kind, key: step as u8, flags: step as u16 };
         let now = Instant::from_nanos(next_seq * 10);
         if random.chance(1, 6) {
-            let payloads: Vec<_> =
-                (0..6).map(|_| payload_of(&mut random, next_seq, length_max)).collect();
-            let borrowed: Vec<&[u8]> = payloads.iter().map(Vec::as_slice).collect();
-            let Ok((first, count)) = writer.append_run(header, &borrowed, now, gate_seq) else {
-                continue;
-            };
-            assert_eq!(first.seq, next_seq, "{context}");
-            assert_eq!(writer.head_seq(), next_seq + count as u64 - 1, "{context}");
+            let payloads: [_; 6] =
+                std::array::from_fn(|_| payload_of(&mut random, next_seq, length_max));
+            let count = model.write_run(&mut writer, header, payloads, now, gate_seq);
             longest_run = longest_run.max(count);
-            let run = payloads.into_iter().take(count).map(|payload| (header, payload, now));
-            model.chunks.extend(run);
-            for seq in next_seq..next_seq + count as u64 {
-                model.wait_behind(seq, writer.reader());
-            }
             continue;
         }
         let tail_before = writer.tail_seq();

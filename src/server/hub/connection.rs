@@ -395,8 +395,9 @@ impl Connection {
             return Flushed::Cut;
         }
         let total_bytes: usize = self.pieces.iter().map(Piece::len).sum();
-        let slices: SmallVec<[IoSlice<'_>; PIECES_MAX]> =
-            self.slices(frames).map(IoSlice::new).collect();
+        // Filled where it is, because it is large and should not be moved.
+        let mut slices: SmallVec<[IoSlice<'_>; PIECES_MAX]> = SmallVec::new();
+        slices.extend(self.slices(frames).map(IoSlice::new));
         let Ok(sent_bytes) = send(&slices) else { return Flushed::Broken };
         drop(slices);
         assert!(sent_bytes <= total_bytes);
