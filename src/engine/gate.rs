@@ -69,3 +69,23 @@ const _: () = {
     assert!(Gate::HELD.gate_seq < Gate::HELD.read_seq);
     assert!(Gate::HELD.credit_seq == u64::MAX); // A held ring may be filled.
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_are_admitted_together_as_they_are_one_by_one() {
+        for credit_seq in [1, 5, 6, 8, 40, u64::MAX] {
+            let gate = Gate { credit_seq, ..Gate::OPEN };
+            for count in 0..6 {
+                let one_by_one = (0..count).take_while(|at| gate.admits(4 + at, 0, 9)).count();
+                assert_eq!(gate.admits_some(4, 0, 9, count as usize), one_by_one, "{credit_seq}");
+            }
+        }
+        // With credit in bytes, the first may be admitted, and the others are asked about later.
+        let gate = Gate { credit_bytes: 100, read_seq: 4, ..Gate::OPEN };
+        assert_eq!(gate.admits_some(4, 90, 10, 6), 1);
+        assert_eq!(gate.admits_some(4, 90, 11, 6), 0);
+    }
+}

@@ -51,11 +51,17 @@ impl Model {
         now: Instant,
         gate_seq: u64,
     ) -> usize {
-        let next_seq = writer.head_seq() + 1;
+        let (next_seq, tail_before) = (writer.head_seq() + 1, writer.tail_seq());
         let borrowed = payloads.each_ref().map(Vec::as_slice);
-        let Ok((first, count)) = writer.append_run(header, &borrowed, now, gate_seq) else {
-            return 0;
+        let (first, count) = match writer.append_run(header, &borrowed, now, gate_seq) {
+            Ok(written) => written,
+            Err(error) => {
+                assert_eq!(error, WriteError::Gated { gate_seq });
+                assert_eq!((writer.head_seq() + 1, writer.tail_seq()), (next_seq, tail_before));
+                return 0;
+            }
         };
+        assert!(writer.tail_seq() <= gate_seq.max(tail_before));
         assert_eq!(first.seq, next_seq);
         assert_eq!(writer.head_seq(), next_seq + count as u64 - 1);
         self.chunks.extend(payloads.into_iter().take(count).map(|payload| (header, payload, now)));

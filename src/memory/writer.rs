@@ -270,7 +270,7 @@ impl RingWriter {
     }
 
     /// Appends chunks behind `first`, which is the newest one, with its header and time. The head
-    /// moves once, behind all of them. Returns their number.
+    /// moves over all of them at once. Returns their number.
     fn append_behind(&mut self, first: &Descriptor, payloads: &[&[u8]]) -> usize {
         let (length_max, lap) = (self.geometry.length_max() as usize, self.lap_position);
         // Behind a frame that ends before it there is a next place, free and in the same lap (W2).
@@ -297,9 +297,12 @@ impl RingWriter {
             (seq, position) = (seq + 1, end);
         }
         let count = (seq - self.seq_next) as usize;
-        (self.seq_next, self.position_next) = (seq, position);
-        (self.total_bytes, self.last_length) = (total_bytes, length);
-        self.store_head();
+        if count > 0 {
+            (self.seq_next, self.position_next) = (seq, position);
+            (self.total_bytes, self.last_length) = (total_bytes, length);
+            self.store_head();
+            probe!(publish_batch, first.seq + 1, count);
+        }
         count
     }
 

@@ -280,7 +280,7 @@ impl SimWorker {
                 seen.holes += 1;
                 let Some(call) = call else { return Ok(()) };
                 if next <= call.taken || next > call.reach() + 1 {
-                    return Err(format!("{} taken, {} sent: {text}", call.taken, call.sent));
+                    return Err(format!("{} taken, {} sent: {text}", call.taken, call.reach()));
                 }
                 call.taken = next - 1;
             }
