@@ -258,13 +258,7 @@ impl Execution {
         self.audience.locals.apart(); // Each of them has its end pending.
         self.derive_progress();
         let last_report = self.progress.close().filter(|_| !self.audience.remotes.is_empty());
-        let verdict = Verdict {
-            outcome,
-            head_seq: self.log.head_seq(),
-            totals: self.log.kind_totals(),
-            error: self.error.clone(),
-            exit: self.exit,
-        };
+        let verdict = self.verdict().expect("it has just been set");
         // An error text belongs to a failure, or to the reason of a stop.
         let has_reason = outcome == Outcome::Failed || self.stop_outcome.is_some();
         assert!(self.error.is_none() || has_reason);
@@ -279,6 +273,17 @@ impl Execution {
         }
         effects.push(Action::Verdict(self.handle(), Box::new(verdict)));
         effects.count_outcome(outcome);
+    }
+
+    /// Returns its end, once it is closed.
+    pub fn verdict(&self) -> Option<Verdict> {
+        Some(Verdict {
+            outcome: self.outcome?,
+            head_seq: self.log.head_seq(),
+            totals: self.log.kind_totals(),
+            error: self.error.clone(),
+            exit: self.exit,
+        })
     }
 
     /// True if the next chunk counts as a progress report, because the tool reports nothing itself.

@@ -453,6 +453,17 @@ impl Engine {
         self.registry.executions.get(execution)?.progress.newest()
     }
 
+    /// The newest progress of an execution, if its subscribers were told of any.
+    pub fn reported_progress(&self, execution: Handle) -> Option<Progress> {
+        let progress = &self.registry.executions.get(execution)?.progress;
+        progress.newest().filter(|_| progress.to_report() > 0)
+    }
+
+    /// The end of an execution, once it is closed.
+    pub fn verdict(&self, execution: Handle) -> Option<Verdict> {
+        self.registry.executions.get(execution)?.verdict()
+    }
+
     /// The message and the context of the last report of an execution.
     pub fn progress_texts(&self, execution: Handle) -> (Option<&str>, Option<&str>) {
         self.registry.executions.get(execution).map_or((None, None), |e| e.progress.texts())

@@ -4,8 +4,9 @@ use std::any::Any;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use super::delivery::{Chunk, Delivery, Ended, Reported, code_of_exit, code_of_outcome};
+use super::delivery::{Chunk, Delivery, Ended, Reported, code_of_outcome};
 use super::outlet::{Giving, GuestRun, Outlet, ShardEvent};
+use super::pages::{self, Pages};
 use super::panics::Callback;
 use super::run::{Producer, Ring, Run};
 use super::{AskedFor, Call, Fan, Item, Shard, Sink, memory, panics, produce};
@@ -15,8 +16,7 @@ use crate::engine::{
     Action, Engine, Event, FanOut, Gate, Log, ProducerEnd, RingFacts, RingFit, Verdict,
 };
 use crate::memory::{
-    ClockAnchor, ControlPage, Descriptor, FinalRecord, Geometry, Lease, ProgressRecord, ReadError,
-    RingWriter, ShortText,
+    ClockAnchor, ControlPage, Descriptor, Exchange, Geometry, Lease, ReadError, RingWriter,
 };
 use crate::reactor::Reactor;
 use crate::stream::{DetachReason, End};
@@ -237,15 +237,8 @@ pub(super) fn act<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, a
         }
         Action::Forget(subscriber, execution) => forget(shard, subscriber, execution),
         Action::Report(execution, progress) => {
-            let (message, context) = shard.engine.progress_texts(execution);
-            let record = ProgressRecord {
-                progress: progress.progress,
-                total: progress.total,
-                reports: progress.report_count,
-                message: ShortText::new(message.unwrap_or("")),
-                context: ShortText::new(context.unwrap_or("")),
-            };
-            let run = run_mut(shard, execution);
+            let run = run_in(&mut shard.runs, execution);
+            let record = pages::record_of(&shard.engine, run, progress);
             run.tell_pages(|page| page.set_progress(&record));
             run.knock();
         }
@@ -281,7 +274,12 @@ pub(super) fn run_mut<R: Reactor + 'static, O: Outlet<R>>(
     shard: &mut Shard<R, O>,
     execution: Handle,
 ) -> &mut Run<O::Run> {
-    let run = shard.runs[execution.index as usize].as_mut();
+    run_in(&mut shard.runs, execution)
+}
+
+/// Like [`run_mut`], for a caller that needs the shard's other fields beside it.
+pub(super) fn run_in<X: GuestRun>(runs: &mut [Option<Run<X>>], execution: Handle) -> &mut Run<X> {
+    let run = runs[execution.index as usize].as_mut();
     let run = run.expect("the engine names living executions");
     assert!(run.handle == execution);
     run
@@ -525,7 +523,7 @@ pub(super) fn release<R: Reactor + 'static, O: Outlet<R>>(
         }
         // A tool that never returned still has the ring. It is closed, and comes back with the
         // tool.
-        Ring::Away(_) => assert!(run.exchange.is_closed()),
+        Ring::Away(_) => assert!(run.exchange().is_some_and(Exchange::is_closed)),
         Ring::None => {}
     }
 }
@@ -596,10 +594,11 @@ pub(super) fn stop_producer<R: Reactor + 'static, O: Outlet<R>>(
     let run = run_mut(shard, execution);
     match std::mem::replace(&mut run.producer, Producer::Gone) {
         Producer::Thread(host) => {
-            run.exchange.close();
+            let Pages { control, exchange } = run.pages.as_deref().expect("a thread shares them");
+            exchange.close();
             host.call_stop_hook(); // After the close, so that a hook set too late sees it.
+            control.wake_producer();
             run.producer = Producer::Thread(host);
-            run.control.wake_producer();
             run.stopping = true; // `take_over_threads` reports when it is quiet.
             shard.worked = true;
         }
@@ -637,28 +636,23 @@ pub(super) fn write_verdict<R: Reactor + 'static, O: Outlet<R>>(
     if let Producer::Waiting(_) = run.producer {
         run.producer = Producer::Gone; // It never began: there is no end to wait for.
     }
-    run.exchange.close();
-    let code = code_of_outcome(verdict.outcome);
-    let record = FinalRecord {
-        verdict: code.try_into().expect("codes begin at 1"),
-        head_seq: verdict.head_seq,
-        totals: verdict.totals,
-    };
-    let exit = run.exit.get().copied();
-    let error = verdict.error.as_deref().unwrap_or("");
-    let finish = |page: &mut ControlPage| {
-        page.set_exit(exit.map_or(0, code_of_exit));
-        page.finish(&record, error);
-    };
+    if let Some(exchange) = run.exchange() {
+        exchange.close();
+    }
+    let tell = |page: &mut ControlPage| pages::tell_end(page, verdict);
     match is_closing {
         // All readers were detached before, and that is their end, wherever their cursors are.
         // Those of a named ring cannot be told so.
-        true => run.guest.write_hidden_page(&mut { finish }),
-        false => run.tell_pages(finish),
+        true => run.guest.write_hidden_page(&mut { tell }),
+        false => {
+            run.has_verdict = true;
+            run.tell_pages(tell);
+        }
     }
     run.error = verdict.error.clone();
     run.knock();
     O::on_ended(shard, execution, verdict);
+    let code = code_of_outcome(verdict.outcome);
     shard.record(Code::ExecutionEnded, u64::from(execution.index), u64::from(code));
 }
 

@@ -10,6 +10,7 @@ use super::delivery::{Chunk, Delivery, Ended, Reported};
 use super::events::Names;
 use super::memory::Shortage;
 use super::outlet::Outlet;
+use super::pages::pages_of;
 use super::run::{Producer, Remote, Ring, Run, Seat, ThreadSeat};
 use super::{
     AskedFor, Call, Inbox, Item, MemoryStatus, PublishError, Shard, ShardConfig, ShardHandle,
@@ -21,9 +22,7 @@ use crate::engine::{
     ProgressSource, Reply, Status, SubscribeError, SubscribeSpec, Subscribed, SubscriberPlace,
     SubscriberStatus, Timeouts,
 };
-use crate::memory::{
-    ControlPage, Exchange, Pressure, ReaderPage, ReaderSignals, Readings, RingPoolUsage,
-};
+use crate::memory::{Pressure, ReaderPage, ReaderSignals, Readings, RingPoolUsage};
 use crate::reactor::{AnyReactor, Reactor, Report, Waker};
 use crate::stream::{End, Kind, Progress, Totals};
 use crate::tool::{Job, Prepared, StartError, ToolSpec, Work};
@@ -227,13 +226,12 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
             producer: Producer::Waiting(work),
             guest,
             ring: Ring::None,
-            control: ControlPage::new(),
-            exchange: Arc::new(Exchange::new()),
+            pages: None,
+            has_verdict: false,
             gate: Gate::OPEN,
             ingested_seq: 0,
             chunks_expected: None,
             error: None,
-            exit: Arc::default(),
             remotes: Vec::new(),
             blocked: false,
             runnable: false,
@@ -362,7 +360,8 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
         };
         let subscribed = result?;
         let (signals, anchor, now) = (Arc::clone(&self.signals), self.anchor, self.now);
-        let run = self.run_mut(subscribed.execution);
+        let is_watched = self.watched.contains(&subscribed.execution.index);
+        let run = act::run_in(&mut self.runs, subscribed.execution);
         let Some(reader) = run.reader() else {
             // The execution waits for a ring, and the subscriber has nothing to read from yet.
             self.tell(Event::ReaderGone(subscribed.subscriber));
@@ -374,10 +373,11 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
         let (subscriber, theirs) = (subscribed.subscriber, Arc::clone(&reader_signals));
         let seat = Seat::Thread(ThreadSeat { page: view, reader_signals: theirs, reactor });
         run.remotes.push(Remote { subscriber, seat });
+        let pages = pages_of(run, &self.engine, is_watched);
         let shared = super::reader::link::LinkParts {
             id,
             reader,
-            control: run.control.view(),
+            control: pages.control.view(),
             page,
             anchor,
         };
@@ -385,8 +385,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
             shared,
             reader_signals,
             signals,
-            exchange: Arc::clone(&run.exchange),
-            exit: Arc::clone(&run.exit),
+            exchange: Arc::clone(&pages.exchange),
         };
         self.pump();
         Ok(Subscriber::of_link(link, &subscribed, spec.ack_window, now))

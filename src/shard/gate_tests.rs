@@ -94,10 +94,10 @@ fn a_thread_that_was_in_two_minds_when_its_gate_moved_counts_as_held_back_by_nob
     fill(&mut output);
     shard.subscribers(id).unwrap();
     shard.ingest(id.slot.index); // The gate moves; the thread has not yet said that it waits …
-    shard.runs[id.slot.index as usize].as_ref().unwrap().exchange.set_gated(true);
+    shard.runs[id.slot.index as usize].as_ref().unwrap().exchange().unwrap().set_gated(true);
     turn_until_idle(&mut shard); // … and is told once more.
     let run = shard.runs[id.slot.index as usize].as_ref().unwrap();
-    assert!(!run.exchange.is_gated());
+    assert!(!run.exchange().unwrap().is_gated());
     assert!(!shard.inspect(id).unwrap().gated);
     let counters = shard.counters();
     assert_eq!((counters.producers_paused, counters.gates_told_late), (0, 0));
@@ -110,7 +110,7 @@ fn a_gate_that_was_not_told_is_told_and_counted() {
     fill(&mut output);
     turn_until_idle(&mut shard);
     let run = shard.runs[id.slot.index as usize].as_ref().unwrap();
-    run.control.set_gate(1, u64::MAX, u64::MAX, u64::MAX); // Simulates a bug of the shard.
+    run.pages.as_ref().unwrap().control.set_gate(1, u64::MAX, u64::MAX, u64::MAX); // Simulates a bug of the shard.
     assert_eq!(fill(&mut output), 0);
     turn_until_idle(&mut shard);
     assert_eq!(shard.counters().gates_told_late, 1);

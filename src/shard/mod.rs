@@ -30,6 +30,7 @@ pub(crate) mod growth;
 pub(crate) mod handle;
 mod memory;
 pub(crate) mod outlet;
+pub(crate) mod pages;
 pub(crate) mod panics;
 mod produce;
 pub(crate) mod reader;

@@ -7,13 +7,14 @@ use smallvec::SmallVec;
 
 use super::handle::{Command, ToolDone};
 use super::outlet::{GuestRun, GuestWork, Outlet, Reader, ShardEvent};
+use super::pages::{Pages, pages_of};
 use super::run::{Producer, Remote, Ring, Run, ThreadClock, ThreadHost};
 use super::{Shard, Threads, act, growth};
 use crate::base::planted::{Planted, planted};
 use crate::base::{Guarded, Handle, SubscriberId, guarded};
 use crate::engine::{ChunkFacts, Event, Gate, ProducerEnd};
 use crate::limits;
-use crate::memory::{Descriptor, LeaveReason, Poll, RingWriter, WildCursor};
+use crate::memory::{Descriptor, Exchange, LeaveReason, Poll, RingWriter, WildCursor};
 use crate::reactor::Reactor;
 use crate::stream::{Kind, Totals};
 use crate::tool::{Blocking, Context, Job, Output, Step, ToolError, ToolUpdate, Work, panic_error};
@@ -47,10 +48,11 @@ impl<X: GuestRun> Run<X> {
 
     fn publish_thread_gate(&self) {
         let Gate { gate_seq, credit_seq, credit_bytes, read_seq } = self.allowed();
-        self.control.set_gate(gate_seq, credit_seq, credit_bytes, read_seq);
-        if self.exchange.is_gated() {
-            self.exchange.set_gated(false);
-            self.control.wake_producer();
+        let Pages { control, exchange } = self.pages.as_deref().expect("a thread shares them");
+        control.set_gate(gate_seq, credit_seq, credit_bytes, read_seq);
+        if exchange.is_gated() {
+            exchange.set_gated(false);
+            control.wake_producer();
         }
     }
 
@@ -60,7 +62,9 @@ impl<X: GuestRun> Run<X> {
         let Gate { gate_seq, credit_seq, credit_bytes, read_seq } = self.allowed();
         let allowed = (gate_seq, credit_seq, credit_bytes, read_seq);
         match &self.producer {
-            Producer::Thread(_) => self.control.view().gate() == allowed,
+            Producer::Thread(_) => {
+                self.pages.as_ref().is_some_and(|pages| pages.control.view().gate() == allowed)
+            }
             Producer::Outside => {
                 self.guest.published_gate().is_none_or(|gate| gate == self.allowed())
             }
@@ -283,7 +287,6 @@ pub(super) fn pass_on<R: Reactor + 'static, O: Outlet<R>>(
         shard.tell(Event::TotalExpected(handle, chunk_count));
     }
     if let Some(exit) = updates.exit {
-        let _ = act::run_mut(shard, handle).exit.set(exit); // The first one counts.
         shard.tell(Event::Exited(handle, exit));
     }
     for report in &updates.reports {
@@ -422,16 +425,18 @@ pub(super) fn start_thread<R: Reactor + 'static, O: Outlet<R>>(
         Threads::ByHand => ThreadClock::Fixed(shard.now),
     };
     let host = Arc::new(ThreadHost::new(Arc::clone(&shard.signals), clock));
-    let run = act::run_mut(shard, handle);
+    let is_watched = shard.watched.contains(&handle.index);
+    let run = act::run_in(&mut shard.runs, handle);
+    let pages = pages_of(run, &shard.engine, is_watched);
+    let (control, exchange) = (pages.control.view(), Arc::clone(&pages.exchange));
     let Ring::Here(writer) = std::mem::replace(&mut run.ring, Ring::None) else {
         unreachable!("it was leased a ring");
     };
     run.ring = Ring::Away(writer.reader());
     run.producer = Producer::Thread(Arc::clone(&host));
     run.publish_gate();
-    let exchange = Arc::clone(&run.exchange);
     let trace = std::mem::take(&mut run.trace);
-    let output = Output::new(writer, run.control.view(), exchange, host, trace);
+    let output = Output::new(writer, control, exchange, host, trace);
     shard.away.push(handle.index);
     let (mailbox, signals) = (shard.mailbox_sender.clone(), Arc::clone(&shard.signals));
     let done = Box::new(move |writer: RingWriter, result, panicked| {
@@ -516,8 +521,9 @@ pub(super) fn take_over<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R,
     let Producer::Thread(host) = &run.producer else { return };
     // Read before the head, and only after the close. The notes below may stop the tool, and
     // then it may write until it sees that.
-    let quiet = run.stopping && run.exchange.is_quiet();
-    let is_gated = run.exchange.is_gated();
+    let exchange = run.exchange().expect("a thread shares it");
+    let quiet = run.stopping && exchange.is_quiet();
+    let is_gated = exchange.is_gated();
     if let Some(updates) = host.take_notes() {
         pass_on(shard, handle, &updates);
     }
@@ -539,7 +545,7 @@ pub(super) fn take_over<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R,
     if has_moved && planted(Planted::GatePublishedInTurnsOnly) {
         run.publish_gate();
     }
-    if is_gated && !has_moved && run.exchange.is_gated() && !run.blocked {
+    if is_gated && !has_moved && !run.blocked && run.exchange().is_some_and(Exchange::is_gated) {
         run.blocked = true;
         shard.record(Code::ProducerPaused, u64::from(index), 0);
         ask_for_room(shard, index);

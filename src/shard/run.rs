@@ -7,6 +7,7 @@ use std::thread::ThreadId;
 use super::delivery::code_of_detach;
 use super::events::Names;
 use super::outlet::{GuestRun, OutsideReader};
+use super::pages::Pages;
 use crate::base::planted::{Planted, planted};
 use crate::base::{ExecutionId, Guarded, Handle, Instant, SubscriberId, guarded};
 use crate::engine::{Gate, Timeouts};
@@ -16,7 +17,7 @@ use crate::memory::{
     RingWriter, WildCursor,
 };
 use crate::reactor::{Clock, Waker};
-use crate::stream::{DetachReason, Exit};
+use crate::stream::DetachReason;
 use crate::tool::{Host, StopHook, Tool, ToolSpec, ToolUpdate, Work};
 use crate::trace::TraceContext;
 
@@ -165,8 +166,10 @@ pub struct Run<X: GuestRun> {
     /// The state that the guests keep with it.
     pub guest: X,
     pub ring: Ring,
-    pub control: ControlPage,
-    pub exchange: Arc<Exchange>,
+    /// The memory that it shares with other threads, once one of them has come.
+    pub pages: Option<Box<Pages>>,
+    /// True once the pages were told the end.
+    pub has_verdict: bool,
     pub gate: Gate,
     /// The last chunk that the engine was told of.
     pub ingested_seq: u64,
@@ -174,8 +177,6 @@ pub struct Run<X: GuestRun> {
     pub chunks_expected: Option<u64>,
     /// The error text, once it has failed. It stays when the engine has forgotten the execution.
     pub error: Option<Box<str>>,
-    /// The exit status of the process that the tool has run. Readers on other threads look here.
-    pub exit: Arc<OnceLock<Exit>>,
     pub remotes: Vec<Remote<X::Reader>>,
     /// True while the tool waits for room. It is stepped again when the gate is set.
     pub blocked: bool,
@@ -233,7 +234,9 @@ impl<X: GuestRun> Run<X> {
 
     /// Updates every control page of the execution, for readers and producer, wherever they are.
     pub fn tell_pages(&mut self, mut tell: impl FnMut(&mut ControlPage)) {
-        tell(&mut self.control);
+        if let Some(pages) = &mut self.pages {
+            tell(&mut pages.control);
+        }
         self.guest.write_pages(&mut tell);
         self.guest.write_hidden_page(&mut tell);
     }
@@ -252,19 +255,23 @@ impl<X: GuestRun> Run<X> {
             Seat::Process(seat) => seat.detach(code_of_detach(reason)),
         }
         full_fence(); // exchange:sleep, page:asleep
-        remote.wake(self.exchange.has_sleepers());
-        remote.wake_if_asleep(&self.exchange, &mut Waker::wake);
+        remote.wake(self.has_sleepers());
+        if let Some(exchange) = self.exchange() {
+            remote.wake_if_asleep(exchange, &mut Waker::wake);
+        }
         Some(remote)
     }
 
     /// Stops the producer on another thread and detaches the readers elsewhere, because the shard
     /// is gone.
     pub fn abandon(&mut self) {
-        self.exchange.close();
-        if let Producer::Thread(host) = &self.producer {
-            host.call_stop_hook();
+        if let Some(pages) = &self.pages {
+            pages.exchange.close();
+            if let Producer::Thread(host) = &self.producer {
+                host.call_stop_hook();
+            }
+            pages.control.wake_producer();
         }
-        self.control.wake_producer();
         while let Some(subscriber) = self.remotes.last().map(|remote| remote.subscriber) {
             drop(self.dismiss(subscriber, DetachReason::Lost));
         }
@@ -274,18 +281,19 @@ impl<X: GuestRun> Run<X> {
     pub fn knock(&mut self) {
         self.remotes.iter().for_each(Remote::knock);
         full_fence(); // exchange:sleep, page:asleep
-        let has_sleepers = self.exchange.has_sleepers();
+        let has_sleepers = self.has_sleepers();
         self.remotes.iter_mut().for_each(|remote| remote.wake(has_sleepers));
         self.wake_sleeping_readers(&mut Waker::wake);
     }
 
     /// Like [`Run::knock`], for one reader.
     pub fn knock_for(&mut self, subscriber: SubscriberId) {
-        let mut remotes = self.remotes.iter_mut();
-        if let Some(remote) = remotes.find(|remote| remote.subscriber == subscriber) {
-            remote.knock();
+        let found = self.remotes.iter().position(|remote| remote.subscriber == subscriber);
+        if let Some(at) = found {
+            self.remotes[at].knock();
             full_fence(); // exchange:sleep, page:asleep
-            remote.wake(self.exchange.has_sleepers());
+            let has_sleepers = self.has_sleepers();
+            self.remotes[at].wake(has_sleepers);
         }
     }
 
@@ -295,11 +303,12 @@ impl<X: GuestRun> Run<X> {
         if let Some(remote) = found
             && let Seat::Thread(ThreadSeat { reader_signals, .. }) = &remote.seat
             && seq > reader_signals.acked_seq()
+            && let Some(exchange) = self.exchange()
         {
             reader_signals.acknowledge(seq);
             reader_signals.knock();
             full_fence(); // exchange:reactor-sleep
-            remote.wake_if_asleep(&self.exchange, &mut Waker::wake);
+            remote.wake_if_asleep(exchange, &mut Waker::wake);
         }
     }
 
@@ -311,7 +320,7 @@ impl<X: GuestRun> Run<X> {
         if self.remotes.is_empty() || is_lost {
             return;
         }
-        if self.exchange.has_sleepers() {
+        if self.has_sleepers() {
             match &self.ring {
                 Ring::None => {}
                 Ring::Here(writer) | Ring::Back(writer) => writer.wake(),
@@ -323,9 +332,22 @@ impl<X: GuestRun> Run<X> {
     }
 
     fn wake_sleeping_readers(&self, wake: &mut impl FnMut(&Waker)) {
-        if self.exchange.has_reactor_sleepers() {
-            self.remotes.iter().for_each(|remote| remote.wake_if_asleep(&self.exchange, wake));
+        let exchange = self.exchange().filter(|exchange| exchange.has_reactor_sleepers());
+        if let Some(exchange) = exchange {
+            self.remotes.iter().for_each(|remote| remote.wake_if_asleep(exchange, wake));
         }
+    }
+
+    /// Returns the words that it shares with other threads, if one of them has come.
+    #[inline]
+    pub fn exchange(&self) -> Option<&Exchange> {
+        self.pages.as_deref().map(|pages| &*pages.exchange)
+    }
+
+    /// True if readers on other threads sleep. Call it like [`Exchange::has_sleepers`].
+    #[inline]
+    fn has_sleepers(&self) -> bool {
+        self.exchange().is_some_and(Exchange::has_sleepers)
     }
 }
 

@@ -6,9 +6,10 @@ use super::handle::Mailbox;
 use super::outlet::Outlet;
 use super::panics::Callback;
 use super::run::Run;
-use super::{ExecuteError, PublishError, Shard, act, feed, memory, panics, produce};
+use super::{ExecuteError, PublishError, Shard, act, feed, memory, pages, panics, produce};
 use crate::base::{ExecutionId, Handle, Panicked};
 use crate::engine::{ChunkFacts, RingFacts};
+use crate::memory::ControlPage;
 use crate::reactor::Reactor;
 use crate::stream::Kind;
 use crate::tool::{StartError, ToolError, ToolUpdate};
@@ -23,6 +24,12 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
     /// Returns the execution that an action names. The engine names none that it has released.
     pub(crate) fn run_mut(&mut self, execution: Handle) -> &mut Run<O::Run> {
         act::run_mut(self, execution)
+    }
+
+    /// Tells a page that other processes begin to use what other pages of the execution know.
+    pub(crate) fn tell_page(&self, index: u32, is_watched: bool, page: &mut ControlPage) {
+        let run = self.runs[index as usize].as_ref().expect("the caller has it");
+        pages::tell_all(run, &self.engine, is_watched, page);
     }
 
     /// Tells the engine the cursors of readers on other threads.

@@ -400,11 +400,11 @@ pub(in crate::server) fn open_for_producer<R: Reactor + 'static>(
     // The private ring takes all that the producer's ring holds.
     let options = ExecuteOptions { grows: false, ..options };
     let execution = shard.execute_prepared(prepared, options)?;
-    let run = shard.run_mut(execution.slot);
-    if run.control.view().final_record().is_some() {
+    if shard.run_mut(execution.slot).has_verdict {
         return Ok(execution);
     }
-    run.copy_page(&mut door.control.page, false);
+    shard.tell_page(execution.slot.index, false, &mut door.control.page);
+    let run = shard.run_mut(execution.slot);
     run.guest.door = Some(Box::new(door));
     if let Producer::Feed = run.producer {
         run.producer = Producer::Outside; // It was started meanwhile.

@@ -126,7 +126,7 @@ fn make_named<R: Reactor + 'static>(
     let start = Start::default();
     let ring = NamedRing::create(&doors.folder, run.id, class_bytes, shard.anchor, &start);
     let mut ring = ring.map_err(Refused::Named)?;
-    run.copy_page(&mut ring.control, false);
+    shard.tell_page(index, false, &mut ring.control);
     let number = shard.counters.named_doors_opened;
     Ok(Named { ring, number, has_ended: false, _place: place })
 }

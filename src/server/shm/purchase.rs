@@ -213,8 +213,8 @@ pub(in crate::server) fn open_relay<R: Reactor + 'static>(
     let no_memory = |error: std::io::Error| relay::no_memory(class_bytes, &error);
     let relay = relay.map_err(no_memory)?;
     let mut control = ControlFile::create().map_err(no_memory)?;
-    run.copy_page(&mut control.page, has_attention);
-    run.guest.door =
+    shard.tell_page(index, has_attention, &mut control.page);
+    shard.run_mut(execution.slot).guest.door =
         Some(Box::new(Door::new(Behind::Relay(Box::new(relay)), control, looks, place)));
     shard.counters.doors_opened += 1;
     Ok(())

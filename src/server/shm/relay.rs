@@ -12,9 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use crate::base::Instant;
 use crate::endpoint::ApiError;
 use crate::limits;
-use crate::memory::{
-    ClockAnchor, ControlPage, DoorMemory, OpenError, ReadError, RingWriter, Start,
-};
+use crate::memory::{ClockAnchor, DoorMemory, OpenError, ReadError, RingWriter, Start};
 use crate::reactor::Reactor;
 use crate::server::guests::{ServedRemote, ServedRun};
 use crate::server::hub::Hub;
@@ -172,23 +170,8 @@ impl ServedRun {
             named.fill(&self.ring, until_seq, scratch);
         }
     }
-
-    /// Copies the private control page to a page that other processes begin to use.
-    pub fn copy_page(&self, page: &mut ControlPage, has_attention: bool) {
-        let view = self.control.view();
-        if let Some(chunk_count) = self.chunks_expected {
-            page.set_chunks_expected(chunk_count);
-        }
-        if let Some(record) = view.progress() {
-            page.set_progress(&record);
-        }
-        page.set_attention(has_attention);
-        if let Some(record) = view.final_record() {
-            page.set_exit(view.exit());
-            page.finish(&record, view.error_text().as_str());
-        }
-    }
 }
+
 /// Closes the door of an execution if nothing needs it. It is never used again: a later reader
 /// gets a relay of what the private ring holds.
 pub(in crate::server) fn close_idle_door<R: Reactor + 'static>(

@@ -3,13 +3,14 @@
 //! both.
 
 use std::convert::Infallible;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use crate::base::{ExecutionId, Instant};
 use crate::memory::atomic::AtomicU64;
 use crate::memory::{
     ClockAnchor, ControlView, Exchange, LeaveReason, ReaderPage, ReaderSignals, RingReader,
 };
+use crate::shard::delivery::exit_of_code;
 use crate::shard::run::ShardSignals;
 use crate::stream::Exit;
 
@@ -98,7 +99,6 @@ pub struct ThreadLink {
     pub(crate) reader_signals: Arc<ReaderSignals>,
     pub(crate) signals: Arc<ShardSignals>,
     pub(crate) exchange: Arc<Exchange>,
-    pub(crate) exit: Arc<OnceLock<Exit>>,
 }
 
 impl Link for ThreadLink {
@@ -158,7 +158,7 @@ impl Link for ThreadLink {
     }
 
     fn exit(&self) -> Option<Exit> {
-        self.exit.get().copied() // It was set before the verdict.
+        exit_of_code(self.shared.control.exit()) // It was set before the verdict.
     }
 
     #[cold]
