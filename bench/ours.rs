@@ -7,11 +7,14 @@
 //! time of the chunk.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use streamdoor::base::{ExecutionId, Instant};
 use streamdoor::engine::SubscribeSpec;
 use streamdoor::memory::RingPoolConfig;
-use streamdoor::shard::{Delivery, ExecuteOptions, PublishError, Shard, ShardConfig, Subscriber};
+use streamdoor::shard::{
+    Audience, Delivery, ExecuteOptions, PublishError, Shard, ShardConfig, Subscriber,
+};
 use streamdoor::stream::{Kind, Policy};
 use streamdoor::tool::{Need, Prepared, Work};
 
@@ -144,46 +147,39 @@ impl Threads for Ours {
 }
 
 impl Subscribe for Readers {
-    fn run<R: Receive>(
-        mut self,
-        setup: &Setup,
-        receiver: Rc<R>,
-        stop: &Stop,
-    ) -> Result<(), String> {
-        self.look_at_bytes(receiver.copies());
-        stop.poll_until_done(setup, &*receiver, || self.drain(&*receiver, &mut 0));
+    fn run<R: Receive>(self, setup: &Setup, receiver: Rc<R>, stop: &Stop) -> Result<(), String> {
+        let mut audience = self.audience(&*receiver);
+        stop.poll_until_done(setup, &*receiver, || drain(&mut audience, &*receiver));
         Ok(())
     }
 }
 
 impl Readers {
-    fn look_at_bytes(&mut self, looks: bool) {
-        self.0.iter_mut().for_each(|reader| reader.headers_only(!looks));
-    }
-
-    /// Takes the ready deliveries of each subscriber, at most [`BATCH_CHUNKS`]. Returns their
-    /// number. Adds the number of ends to `end_count`.
-    #[inline(always)]
-    fn drain<R: Receive>(&mut self, receiver: &R, end_count: &mut usize) -> u32 {
-        let mut delivered = 0;
-        for reader in &mut self.0 {
-            let take = |delivery: Delivery<'_>| *end_count += take(&delivery, receiver);
-            delivered += reader.drain(BATCH_CHUNKS as usize, take) as u32;
+    /// Makes one audience of all subscribers.
+    fn audience<R: Receive>(self, receiver: &R) -> Audience<()> {
+        let mut audience = Audience::new();
+        for mut subscriber in self.0 {
+            subscriber.headers_only(!receiver.copies());
+            audience.join(subscriber, ()).expect("all follow the one execution");
         }
-        delivered
+        audience
     }
 }
 
-/// Takes one delivery. Returns 1 for an end and 0 for everything else.
+/// Takes the ready deliveries of each member, at most [`BATCH_CHUNKS`]. Returns their number.
 #[inline(always)]
-fn take<R: Receive>(delivery: &Delivery<'_>, receiver: &R) -> usize {
+fn drain<R: Receive>(audience: &mut Audience<()>, receiver: &R) -> u32 {
+    audience.drain(BATCH_CHUNKS as usize, |(), delivery| take(&delivery, receiver)) as u32
+}
+
+/// Takes one delivery.
+#[inline(always)]
+fn take<R: Receive>(delivery: &Delivery<'_>, receiver: &R) {
     match delivery {
         Delivery::Chunk(chunk) if receiver.copies() => receiver.deliver_owned(chunk.data),
         Delivery::Chunk(chunk) => receiver.deliver_stamp(chunk.published_at.nanos()),
-        Delivery::End(_) => return 1,
         _ => {}
     }
-    0
 }
 
 /// streamdoor with a thread of subscribers that sleeps while no delivery is ready.
@@ -199,17 +195,15 @@ impl Threads for Asleep {
     }
 }
 
-/// All subscribers, on one thread that sleeps in the first of them. They read one log, so a chunk
-/// for one subscriber is a chunk for all.
+/// All subscribers, on one thread that sleeps while nothing is due to any of them.
 pub struct Sleepers(Readers);
 
 impl Subscribe for Sleepers {
-    fn run<R: Receive>(mut self, _: &Setup, receiver: Rc<R>, _: &Stop) -> Result<(), String> {
-        self.0.look_at_bytes(receiver.copies());
-        let mut end_count = 0;
-        while end_count < self.0.0.len() {
-            if self.0.drain(&*receiver, &mut end_count) == 0 {
-                end_count += take(&self.0.0[0].next(), &*receiver);
+    fn run<R: Receive>(self, _: &Setup, receiver: Rc<R>, _: &Stop) -> Result<(), String> {
+        let mut audience = self.0.audience(&*receiver);
+        while !audience.is_empty() {
+            if drain(&mut audience, &*receiver) == 0 {
+                audience.wait(Duration::from_secs(1));
             }
         }
         Ok(())

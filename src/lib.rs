@@ -157,8 +157,8 @@ pub use crate::engine::{Hold, Start, Status, SubscribeSpec};
 pub use crate::server::{GuestConfig, Server, ServerConfig, ServerShard};
 #[doc(inline)]
 pub use crate::shard::{
-    Chunk, Delivery, Ended, ExecuteOptions, Polled, Reported, Shard, ShardConfig, ShardHandle,
-    ShardThread, Subscriber,
+    Audience, Chunk, Delivery, Ended, ExecuteOptions, Polled, Reported, Shard, ShardConfig,
+    ShardHandle, ShardThread, Subscriber,
 };
 #[doc(inline)]
 pub use crate::stream::{
@@ -181,7 +181,8 @@ pub mod errors {
     pub use crate::reactor::{idle::IdleParseError, probe::ChoiceParseError};
     #[doc(inline)]
     pub use crate::shard::{
-        CallError, ExecuteError, HandleError, PublishError, RunError, Shortage,
+        CallError, ExecuteError, HandleError, JoinError, JoinFault, PublishError, RunError,
+        Shortage,
     };
     #[doc(inline)]
     pub use crate::stream::{UnknownKind, UnknownPolicy};

@@ -10,7 +10,9 @@ use std::sync::Arc;
 
 use lexopt::{Arg, Parser, ValueExt};
 use streamdoor::client;
-use streamdoor::door::{Door, DoorError, DoorReader, DoorWriter, ProduceOptions, ReadOptions};
+use streamdoor::door::{
+    Door, DoorAudience, DoorError, DoorReader, DoorWriter, ProduceOptions, ReadOptions,
+};
 use streamdoor::engine::Timeouts;
 use streamdoor::reactor::Idle;
 use streamdoor::server::{Server, ServerConfig};
@@ -111,7 +113,7 @@ impl Carrier for Ours {
         let reader = Door::open(host.door()).and_then(|door| door.read(run.said, &options));
         let reader = reader.map_err(|error| error.to_string())?;
         let stamps = headers_only.then(|| Stamps::new(load, run));
-        Ok(Polled { reader, taken: Taken { stamps, wrong: None } })
+        Ok(Polled::One { reader: Box::new(reader), taken: Taken { stamps, wrong: None } })
     }
 }
 
@@ -138,14 +140,14 @@ impl Produce for Producer {
     }
 }
 
-/// A reader.
-pub struct Polled {
-    reader: DoorReader,
-    taken: Taken,
+/// A reader, or all readers of a thread that polls.
+pub enum Polled {
+    One { reader: Box<DoorReader>, taken: Taken },
+    All(DoorAudience<Taken>),
 }
 
 /// The state between deliveries.
-struct Taken {
+pub struct Taken {
     /// `None` if stamps are read from the bytes.
     stamps: Option<Stamps>,
     wrong: Option<String>,
@@ -192,7 +194,26 @@ fn text(error: DoorError) -> String {
 impl Read for Polled {
     #[inline(always)]
     fn poll<R: Receive>(&mut self, receiver: &R) -> Result<Option<u32>, String> {
-        let (reader, taken, mut count) = (&mut self.reader, &mut self.taken, 0);
+        let mut count = 0;
+        let (reader, taken) = match self {
+            Polled::One { reader, taken } => (reader, taken),
+            Polled::All(audience) => {
+                let mut failure = None;
+                audience.drain(BATCH_CHUNKS as usize, |taken, delivery| match delivery {
+                    Ok(delivery) => {
+                        count += taken.take(delivery, receiver);
+                        if let Some(wrong) = taken.wrong.take() {
+                            failure = Some(wrong);
+                        }
+                    }
+                    Err(error) => failure = Some(text(error)),
+                });
+                return match failure {
+                    Some(wrong) => Err(wrong),
+                    None => Ok((count > 0 || !audience.is_empty()).then_some(count)),
+                };
+            }
+        };
         let found = reader.drain(BATCH_CHUNKS as usize, |delivery| {
             count += taken.take(delivery, receiver);
         });
@@ -202,9 +223,19 @@ impl Read for Polled {
         taken.result(count, reader.is_over())
     }
 
+    fn together(readers: Vec<Polled>) -> Result<Vec<Polled>, String> {
+        let mut audience = DoorAudience::new();
+        for reader in readers {
+            let Polled::One { reader, taken } = reader else { unreachable!("they are new") };
+            audience.join(*reader, taken).map_err(|refused| refused.to_string())?;
+        }
+        Ok(vec![Polled::All(audience)])
+    }
+
     fn wait<R: Receive>(&mut self, receiver: &R) -> Result<Option<u32>, String> {
-        let Some(delivery) = self.reader.next().map_err(text)? else { return Ok(None) };
-        let count = self.taken.take(delivery, receiver);
+        let Polled::One { reader, taken } = self else { unreachable!("each has a thread") };
+        let Some(delivery) = reader.next().map_err(text)? else { return Ok(None) };
+        let count = taken.take(delivery, receiver);
         Ok(self.poll(receiver)?.map(|more| count + more).or((count > 0).then_some(count)))
     }
 }

@@ -19,6 +19,8 @@ pub struct DoorLink {
     pub(super) shared: LinkParts,
     pub(super) reader_signals: SignalView,
     pub(super) line: LifeLine,
+    /// The file of the ring: its device and its inode. Each reader maps it for itself.
+    pub(super) ring_file: (u64, u64),
     /// The flaw that was found. Nothing is delivered after it.
     pub(super) flaw: Cell<Option<Flaw>>,
 }
@@ -30,6 +32,10 @@ impl Link for DoorLink {
     #[inline]
     fn shared(&self) -> &LinkParts {
         &self.shared
+    }
+
+    fn reads_like(&self, other: &DoorLink) -> bool {
+        self.shared.id == other.shared.id && self.ring_file == other.ring_file
     }
 
     #[inline]

@@ -44,6 +44,7 @@
 //! that plays the server (`host.rs`). `tests/door/` uses a real server.
 #![forbid(unsafe_code)]
 
+mod audience;
 mod connection;
 mod error;
 mod link;
@@ -76,7 +77,8 @@ use connection::OpenConnection;
 pub use crate::endpoint::{GrantFault, TokenFault};
 pub use crate::memory::named::{NamedError, NamedFault};
 pub use crate::memory::{HeaderFault, OpenError};
-pub use crate::shard::Flaw;
+pub use crate::shard::{Flaw, JoinFault};
+pub use audience::{DoorAudience, DoorJoinError};
 pub use error::{DoorError, Unsound, WriteError};
 pub use named::NamedReader;
 pub use options::{ProduceOptions, ReadOptions};

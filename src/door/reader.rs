@@ -6,6 +6,8 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
+use rustix::fs::fstat;
+
 use super::connection::OpenConnection;
 use super::error::{DoorError, Unsound};
 use super::link::DoorLink;
@@ -31,15 +33,20 @@ use crate::stream::Terms;
 /// given. Such chunks count in `given`, and not in `published`.
 pub struct DoorReader {
     subscriber: Subscriber<DoorLink>,
-    names: GrantNames,
-    from_seq: u64,
+    parts: ReaderParts,
     /// Number of polls left until the reader checks its state and the server's.
     polls_left: u32,
     /// The time of the last check whether the server lives.
     looked: Instant,
+    is_watching: bool,
+}
+
+/// The state of a reader beside its subscriber.
+pub(super) struct ReaderParts {
+    names: GrantNames,
+    from_seq: u64,
     /// Number of sleeps on the descriptor so far.
     watch_count: u64,
-    is_watching: bool,
 }
 
 impl DoorReader {
@@ -51,6 +58,8 @@ impl DoorReader {
     ) -> Result<DoorReader, DoorError> {
         let [ring, control, page] = connection.descriptors()?;
         let line = connection.into_line()?;
+        let ring_file = fstat(&ring).map_err(|error| DoorError::Os(error.into()))?;
+        let ring_file = (ring_file.st_dev, ring_file.st_ino);
         let reader = RingReader::open(ring).map_err(wrong("ring"))?;
         let opened = ControlView::open(control, grant.slot);
         let (control, reader_signals) = opened.map_err(wrong("control page"))?;
@@ -59,21 +68,26 @@ impl DoorReader {
         line.knock(); // Everything is mapped.
         let anchor = ClockAnchor { wall_us, mono_ns };
         let shared = LinkParts { id, reader, control, page, anchor };
-        let link = DoorLink { shared, reader_signals, line, flaw: Cell::new(None) };
+        let link = DoorLink { shared, reader_signals, line, ring_file, flaw: Cell::new(None) };
         let replay = None; // A reader of shared memory loses no delivery that it was given.
         let subscribed = Subscribed { subscriber, execution: id.slot, terms, cursor, replay };
         let now = Clock::now();
         let mut subscriber = Subscriber::of_link(link, &subscribed, None, now);
         subscriber.headers_only(options.headers_only);
-        Ok(DoorReader {
-            subscriber,
-            names,
-            from_seq: cursor.next_seq,
-            polls_left: 0,
-            looked: now,
-            watch_count: 0,
-            is_watching: false,
-        })
+        let parts = ReaderParts { names, from_seq: cursor.next_seq, watch_count: 0 };
+        Ok(DoorReader { subscriber, parts, polls_left: 0, looked: now, is_watching: false })
+    }
+
+    /// Makes a reader that goes on where an audience has left it.
+    pub(super) fn of_parts(subscriber: Subscriber<DoorLink>, parts: ReaderParts) -> DoorReader {
+        let looked = Instant::from_nanos(0); // The first call looks whether the server lives.
+        DoorReader { subscriber, parts, polls_left: 0, looked, is_watching: false }
+    }
+
+    /// Takes it apart, for an audience.
+    pub(super) fn into_parts(mut self) -> (Subscriber<DoorLink>, ReaderParts) {
+        self.end_watch();
+        (self.subscriber, self.parts)
     }
 
     /// The execution that it reads.
@@ -88,17 +102,17 @@ impl DoorReader {
 
     /// The name of the tool that the execution runs; empty if it has none.
     pub fn tool(&self) -> &str {
-        &self.names.tool
+        &self.parts.names.tool
     }
 
     /// The token of the execution's progress, if it has one.
     pub fn token(&self) -> Option<&str> {
-        self.names.token.as_deref()
+        self.parts.names.token.as_deref()
     }
 
     /// Number of the first chunk that is delivered, or named in a gap.
     pub fn from_seq(&self) -> u64 {
-        self.from_seq
+        self.parts.from_seq
     }
 
     /// The agreed terms, with defaults filled in.
@@ -248,9 +262,9 @@ impl DoorReader {
         if self.subscriber.is_over() || !link.line.is_up() {
             return false;
         }
-        self.watch_count += 1;
+        self.parts.watch_count += 1;
         self.is_watching = true;
-        link.shared.page.set_watching(self.watch_count);
+        link.shared.page.set_watching(self.parts.watch_count);
         if self.subscriber.has_news() {
             self.end_watch();
             return false;
@@ -288,7 +302,7 @@ impl DoorReader {
     /// Returns the next delivery that remains. Without one, returns `None` after the end, or an
     /// error if the server has gone.
     #[cold]
-    fn take_rest(&mut self) -> Result<Option<Delivery<'_>>, DoorError> {
+    pub(super) fn take_rest(&mut self) -> Result<Option<Delivery<'_>>, DoorError> {
         match self.subscriber.advance()? {
             Some(ready) => Ok(Some(self.subscriber.render(ready)?)),
             None if self.subscriber.is_over() => self.after_end(),

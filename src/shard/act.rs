@@ -4,24 +4,21 @@ use std::any::Any;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use super::delivery::{Chunk, Delivery, Ended, Reported, code_of_outcome};
-use super::outlet::{Giving, GuestRun, Outlet, ShardEvent};
+use super::delivery::{Delivery, Ended, Reported, code_of_outcome};
+use super::give::{begin_fan_out, fan_out};
+use super::outlet::{GuestRun, Outlet, ShardEvent};
 use super::pages::{self, Pages};
 use super::panics::Callback;
 use super::run::{Producer, Ring, Run};
-use super::{AskedFor, Call, Fan, Item, Shard, Sink, memory, panics, produce};
+use super::{Call, Item, Shard, Sink, memory, panics, produce};
 use crate::base::planted::{Planted, planted};
-use crate::base::{Handle, Instant, Panicked, SubscriberId, guarded};
-use crate::engine::{
-    Action, Engine, Event, FanOut, Gate, Log, ProducerEnd, RingFacts, RingFit, Verdict,
-};
-use crate::memory::{
-    ClockAnchor, ControlPage, Descriptor, Exchange, Geometry, Lease, ReadError, RingWriter,
-};
+use crate::base::{Handle, Panicked, SubscriberId, guarded};
+use crate::engine::{Action, Event, Gate, ProducerEnd, RingFacts, RingFit, Verdict};
+use crate::memory::{ControlPage, Descriptor, Exchange, Geometry, Lease, ReadError, RingWriter};
 use crate::reactor::Reactor;
 use crate::stream::{DetachReason, End};
 use crate::tool::Host;
-use crate::trace::{Code, Counters, Duty, probe};
+use crate::trace::{Code, Duty};
 
 /// Carries out all pending actions of the engine.
 #[inline]
@@ -41,7 +38,7 @@ pub(super) fn pump_if_due<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<
 
 /// Ends the subscription whose closure has panicked (S3). Any other panic is the shard's own.
 #[cold]
-fn end_panicked<R: Reactor + 'static, O: Outlet<R>>(
+pub(super) fn end_panicked<R: Reactor + 'static, O: Outlet<R>>(
     shard: &mut Shard<R, O>,
     panic: Box<dyn Any + Send>,
 ) {
@@ -52,73 +49,6 @@ fn end_panicked<R: Reactor + 'static, O: Outlet<R>>(
     shard.sinks[subscriber.0.index as usize] = Sink::NONE;
     panics::note_panic(shard, Callback::Subscriber(subscriber), &Panicked::of(panic));
     shard.tell(Event::Broken(subscriber));
-}
-
-/// The [`Giver`] of a shard. It is a macro because the caller borrows other fields meanwhile.
-macro_rules! giver_of {
-    ($shard:ident) => {
-        Giver {
-            sinks: &mut $shard.sinks,
-            guests: &mut $shard.guests,
-            reactor: &mut $shard.reactor,
-            counters: &mut $shard.counters,
-            engine: &$shard.engine,
-            asked_for: &mut $shard.asked_for,
-            asked_for_bytes: &mut $shard.asked_for_bytes,
-            anchor: $shard.anchor,
-            now: $shard.now,
-        }
-    };
-}
-
-/// Gives chunks that were just written here to all local subscribers, as the engine has made up.
-/// They are of one kind: `first` and those behind it, with these payloads. Nearly every chunk that
-/// is published by hand goes this way. Nothing is read back from the ring.
-#[inline(always)] // One chunk or many is known at the call site.
-pub(super) fn give_at_once<R: Reactor + 'static, O: Outlet<R>>(
-    shard: &mut Shard<R, O>,
-    index: u32,
-    first: &Descriptor,
-    payloads: &[&[u8]],
-) {
-    shard.engine.take_fan_out();
-    let &FanOut { from_seq, until_seq, filters, .. } = shard.engine.fan_out();
-    assert!(from_seq == first.seq); // Nothing was pending.
-    assert!(!filters);
-    let payloads = match payloads {
-        [_] => payloads,
-        many => &many[..(until_seq - from_seq) as usize], // The rest follows later.
-    };
-    shard.worked = true;
-    shard.did.note(Duty::Deliveries);
-    let (mut place, mut at) = (0, 0);
-    let given = catch_unwind(AssertUnwindSafe(|| {
-        let shard = &mut *shard; // Captured as a whole: one pointer is moved, and not ten.
-        let run = shard.runs[index as usize].as_ref().expect("the run publishes");
-        shard.guests.begin_fan_out(&shard.engine, run.handle);
-        let mut giver = giver_of!(shard);
-        let recipients = giver.engine.recipients();
-        let mut descriptor = *first;
-        // Created in place, because it is large and should not be moved.
-        let mut delivery = Delivery::Chunk(giver.chunk(run, first, payloads[0]));
-        loop {
-            giver.give(run, recipients, &descriptor, &delivery, &mut at);
-            place += 1;
-            let Some(&payload) = payloads.get(place) else { return };
-            descriptor = descriptor.followed_by(payload.len() as u32);
-            let Delivery::Chunk(chunk) = &mut delivery else { unreachable!("it is one") };
-            chunk.become_next(&descriptor, payload);
-            at = 0;
-        }
-    }));
-    if let Err(panic) = given {
-        let execution = shard.engine.fan_out().execution;
-        let (next_seq, until_seq) = (first.seq + place as u64, first.seq + payloads.len() as u64);
-        shard.fan = Some(Fan { execution, next_seq, until_seq, at });
-        end_panicked(shard, panic);
-    }
-    O::flush_if_due(shard);
-    pump_if_due(shard);
 }
 
 #[inline]
@@ -137,19 +67,6 @@ pub(super) fn pump_until_done<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Sh
             return;
         }
     }
-}
-
-#[inline]
-pub(super) fn begin_fan_out<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>) {
-    shard.worked = true;
-    shard.did.note(Duty::Deliveries);
-    let &FanOut { execution, from_seq, until_seq, .. } = shard.engine.fan_out();
-    if shard.observer.is_some() {
-        let_see(shard, &Action::Deliver { execution, from_seq, until_seq });
-    }
-    O::make_room(shard);
-    shard.guests.begin_fan_out(&shard.engine, execution);
-    shard.fan = Some(Fan { execution, next_seq: from_seq, until_seq, at: 0 });
 }
 
 /// Returns the subscriber whose closure is running, if one is, and forgets that it runs.
@@ -283,121 +200,6 @@ pub(super) fn run_in<X: GuestRun>(runs: &mut [Option<Run<X>>], execution: Handle
     let run = run.expect("the engine names living executions");
     assert!(run.handle == execution);
     run
-}
-
-/// Gives chunk after chunk to each recipient. Continues where it was cut short.
-#[inline]
-pub(super) fn fan_out<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>) {
-    let Some(fan) = &mut shard.fan else { return };
-    let run = shard.runs[fan.execution.index as usize].as_ref().expect("the run publishes");
-    let recipients = shard.engine.recipients();
-    // Unwanted chunks are not read. They may be gone, and no subscriber has to be told of that.
-    let log = shard.engine.log(fan.execution).expect("the run publishes");
-    let filters = shard.engine.fan_out().filters;
-    while fan.next_seq < fan.until_seq {
-        if filters {
-            let kind = log.meta(fan.next_seq).kind;
-            let wants = |id: &SubscriberId| shard.sinks[id.0.index as usize].kinds.contains(kind);
-            if !recipients.iter().any(wants) {
-                fan.next_seq += 1;
-                continue;
-            }
-        }
-        let (descriptor, data) = match read_chunk(run, fan.next_seq, &mut shard.scratch) {
-            Ok(read) => read,
-            Err(tail_seq) => {
-                overtaken(shard, tail_seq);
-                return;
-            }
-        };
-        let mut giver = giver_of!(shard);
-        let delivery = Delivery::Chunk(giver.chunk(run, &descriptor, data));
-        giver.give(run, recipients, &descriptor, &delivery, &mut fan.at);
-        fan.next_seq += 1;
-        fan.at = 0;
-    }
-    shard.fan = None;
-}
-
-/// The parts of a shard that give chunks to its subscribers.
-struct Giver<'a, R: Reactor + 'static, O: Outlet<R>> {
-    sinks: &'a mut [Sink<O::Key>],
-    guests: &'a mut O,
-    reactor: &'a mut R,
-    counters: &'a mut Counters,
-    engine: &'a Engine,
-    asked_for: &'a mut Option<AskedFor>,
-    asked_for_bytes: &'a mut [u8],
-    anchor: ClockAnchor,
-    now: Instant,
-}
-
-impl<R: Reactor + 'static, O: Outlet<R>> Giver<'_, R, O> {
-    /// The chunk with this descriptor and these bytes.
-    #[inline(always)]
-    fn chunk<'b>(&self, run: &Run<O::Run>, descriptor: &Descriptor, data: &'b [u8]) -> Chunk<'b> {
-        let chunk = Chunk::new(run.id, run.chunks_expected, descriptor, data, self.anchor);
-        chunk.expect("this process wrote it")
-    }
-
-    /// Gives a chunk to the recipients, beginning with the one at `at`. After a panic, `at` is the
-    /// one whose closure was running.
-    #[inline(always)]
-    fn give(
-        &mut self,
-        run: &Run<O::Run>,
-        recipients: &[SubscriberId],
-        descriptor: &Descriptor,
-        delivery: &Delivery<'_>,
-        at: &mut usize,
-    ) {
-        let Delivery::Chunk(chunk) = delivery else { unreachable!("it is one") };
-        let begun_at = *at;
-        self.guests.begin_chunk();
-        while let Some(subscriber) = recipients.get(*at) {
-            let sink = &mut self.sinks[subscriber.0.index as usize];
-            if sink.kinds.contains(chunk.kind) {
-                match &mut sink.call {
-                    Call::Closure(call) => call(delivery),
-                    Call::Polled(inbox) => {
-                        let kept = &mut *self.asked_for_bytes;
-                        let asked_for = AskedFor::new(run, *descriptor, chunk.data, kept);
-                        *self.asked_for = Some(asked_for);
-                        inbox.borrow_mut().push_back(Item::Chunk { seq: chunk.seq });
-                    }
-                    Call::Guest(key) => {
-                        let giving = Giving {
-                            reactor: self.reactor,
-                            counters: self.counters,
-                            engine: self.engine,
-                            execution: run.handle,
-                            names: &run.names,
-                            now: self.now,
-                        };
-                        self.guests.deliver(*key, *subscriber, chunk, giving);
-                    }
-                    Call::Nobody => {}
-                }
-            }
-            *at += 1;
-        }
-        self.counters.count_given((*at - begun_at) as u64, descriptor.length);
-        probe!(deliver, run.handle.index, chunk.seq, *at);
-    }
-}
-
-/// Handles chunks that a tool's thread overwrote before delivery: all recipients continue
-/// behind them.
-pub(super) fn overtaken<R: Reactor + 'static, O: Outlet<R>>(
-    shard: &mut Shard<R, O>,
-    tail_seq: u64,
-) {
-    let fan = shard.fan.take().expect("chunks are being given");
-    let to_seq = tail_seq.min(fan.until_seq) - 1;
-    for at in 0..shard.engine.recipients().len() {
-        let subscriber = shard.engine.recipients()[at];
-        shard.tell(Event::Overtaken(subscriber, fan.next_seq, to_seq));
-    }
 }
 
 pub(super) fn end_subscription<R: Reactor + 'static, O: Outlet<R>>(

@@ -663,8 +663,8 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
         feed::publish_at(self, id, kind, key, payload, now)
     }
 
-    /// Publishes several chunks, and only then gives them to the subscribers of this thread. This
-    /// is less work for each chunk. Returns the number of the last one.
+    /// Publishes several chunks, and only then gives them to the subscribers of this thread, to one
+    /// closure after the other. This is less work for each chunk. Returns the number of the last.
     ///
     /// # Errors
     /// The number of chunks that were published, and the reason why the next one was not.

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::outlet::Outlet;
 use super::run::{Producer, Ring, Run};
-use super::{Shard, act, growth, produce};
+use super::{Shard, act, give, growth, produce};
 use crate::base::{ExecutionId, Instant};
 use crate::engine::{ChunkFacts, Event, Gate, NotFound, ProducerEnd};
 use crate::limits;
@@ -64,7 +64,7 @@ pub(super) fn publish_at<R: Reactor + 'static, O: Outlet<R>>(
             let (index, tail_seq) = (id.slot.index, writer.tail_seq());
             let facts = ChunkFacts { length: descriptor.length, kind, key, tail_seq };
             if produce::tell_of_written(shard, index, &[facts]) && shard.observer.is_none() {
-                act::give_at_once(shard, index, &descriptor, &[payload]);
+                give::give_at_once(shard, index, &descriptor, &[payload]);
             } else {
                 act::pump_if_due(shard);
             }
@@ -163,7 +163,7 @@ pub(super) fn ingest_burst<R: Reactor + 'static, O: Outlet<R>>(
     facts: &[ChunkFacts],
 ) {
     if produce::tell_of_written(shard, index, facts) && shard.observer.is_none() {
-        act::give_at_once(shard, index, first, payloads);
+        give::give_at_once(shard, index, first, payloads);
     } else {
         act::pump_if_due(shard);
     }

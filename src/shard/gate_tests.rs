@@ -110,7 +110,8 @@ fn a_gate_that_was_not_told_is_told_and_counted() {
     fill(&mut output);
     turn_until_idle(&mut shard);
     let run = shard.runs[id.slot.index as usize].as_ref().unwrap();
-    run.pages.as_ref().unwrap().control.set_gate(1, u64::MAX, u64::MAX, u64::MAX); // Simulates a bug of the shard.
+    // Simulates a bug of the shard.
+    run.pages.as_ref().unwrap().control.set_gate(1, u64::MAX, u64::MAX, u64::MAX);
     assert_eq!(fill(&mut output), 0);
     turn_until_idle(&mut shard);
     assert_eq!(shard.counters().gates_told_late, 1);

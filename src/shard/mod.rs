@@ -9,8 +9,9 @@
 //! thread.
 //!
 //! Read [`Shard::turn`] first, which is the recipe. `api.rs` and `feed.rs` are the methods for the
-//! shard's owner, and `act.rs` carries out the engine's actions. `produce.rs` steps tools and
-//! reports what was published. `reader.rs` is the subscriber on another thread, and
+//! shard's owner. `act.rs` carries out the engine's actions, and `give.rs` gives chunks to
+//! subscribers. `produce.rs` steps tools and reports what was published. `reader.rs` is the
+//! subscriber on another thread, and `pages.rs` the memory that it shares with the shard.
 //! `handle.rs` is the way in from other threads. `outlet.rs` is the seam to the guests of a server.
 //!
 //! Invariants:
@@ -26,6 +27,7 @@ mod config;
 pub(crate) mod delivery;
 pub(crate) mod events;
 mod feed;
+mod give;
 pub(crate) mod growth;
 pub(crate) mod handle;
 mod memory;
@@ -71,6 +73,7 @@ pub use memory::{MemoryStatus, Shortage};
 use outlet::GuestRun;
 pub use outlet::Outlet;
 pub use reader::Subscriber;
+pub use reader::audience::{AUDIENCE_MEMBERS_MAX, Audience, JoinError, JoinFault};
 pub use reader::link::Flaw;
 use run::{Ring, Run, ShardSignals};
 use secrets::Secrets;

@@ -13,17 +13,20 @@
 //! for the chunks that it was given last ([`Subscriber::keep_its_place`]). Its client may
 //! acknowledge (`window.rs`).
 //!
-//! Tests: `tests.rs` beside this file, `tests/threads.rs`, `sim/campaigns.rs`.
+//! Tests: `shard/readers_tests.rs`, `sim/campaigns.rs`, and of audiences `audience_tests.rs`.
 
+pub(crate) mod audience;
 pub(crate) mod link;
 mod log;
 mod remote;
 mod skip;
+mod wait;
 
 use std::fmt;
 use std::time::Duration;
 
 use link::{Flaw, Link, ThreadLink};
+use wait::wait_among;
 
 use super::delivery::{Chunk, Delivery, Ended, Reported, detach_of_code};
 use super::window::Window;
@@ -32,9 +35,7 @@ use crate::base::planted::{Planted, planted};
 use crate::base::{ExecutionId, Instant, SubscriberId};
 use crate::engine::Subscribed;
 use crate::engine::policy::Cursor;
-use crate::limits;
-use crate::memory::atomic::spin_hint;
-use crate::memory::{Descriptor, LeaveReason, Poll, ProgressRecord, ReadError, WaitOutcome, futex};
+use crate::memory::{Descriptor, LeaveReason, Poll, ProgressRecord, ReadError};
 use crate::reactor::Clock;
 use crate::stream::{
     DetachReason, End, EndState, Gap, Kind, Outcome, Policy, Progress, Terms, Totals,
@@ -133,6 +134,9 @@ enum Absent {
     Other,
 }
 
+/// Nothing is due, and the shard has said nothing.
+struct IsQuiet;
+
 /// The next item in the ring.
 enum Next<F> {
     Nothing,
@@ -225,20 +229,14 @@ impl<L: Link> Subscriber<L> {
     /// Does the work of [`Subscriber::poll`].
     #[inline]
     pub(crate) fn try_poll(&mut self) -> Result<Option<Delivery<'_>>, L::Fault> {
-        // The fast path, which nearly every call takes: the next chunk, or nothing.
-        let next_seq = self.cursor.next_seq;
-        if self.is_plain || next_seq < self.granted_seq {
-            self.show_cursor();
-            match self.next_wanted(next_seq) {
-                Ok(descriptor) => {
-                    self.cursor.step(Some(descriptor.length));
-                    self.fresh = false;
-                    let chunks_expected = self.link.shared().control.chunks_expected();
-                    return self.chunk(&descriptor, chunks_expected).map(Some);
-                }
-                Err(Absent::Pending) if self.is_quiet() => return Ok(None),
-                Err(_) => {}
+        self.show_cursor();
+        match self.next_at_once() {
+            Some(Ok(descriptor)) => {
+                let chunks_expected = self.link.shared().control.chunks_expected();
+                return self.chunk(&descriptor, chunks_expected).map(Some);
             }
+            Some(Err(IsQuiet)) => return Ok(None),
+            None => {}
         }
         match self.advance()? {
             Some(ready) => self.render(ready).map(Some),
@@ -260,23 +258,14 @@ impl<L: Link> Subscriber<L> {
         let mut count = 0;
         loop {
             // Chunks in a row are given here. `advance` handles everything between them.
-            while count < count_max && (self.is_plain || self.cursor.next_seq < self.granted_seq) {
-                match self.next_wanted(self.cursor.next_seq) {
-                    Ok(descriptor) => {
-                        self.cursor.step(Some(descriptor.length));
-                        self.fresh = false;
-                        probe!(receive, descriptor.seq, descriptor.length);
+            while count < count_max {
+                match self.next_at_once() {
+                    Some(Ok(descriptor)) => {
                         take(self.chunk(&descriptor, chunks_expected)?);
                         count += 1;
                     }
-                    Err(Absent::Pending) => {
-                        self.show_cursor();
-                        if self.is_quiet() {
-                            return Ok(count);
-                        }
-                        break;
-                    }
-                    Err(Absent::Other) => break,
+                    Some(Err(IsQuiet)) => return Ok(count),
+                    None => break,
                 }
             }
             if count == count_max {
@@ -287,6 +276,48 @@ impl<L: Link> Subscriber<L> {
             self.give(ready, &mut take)?;
             count += 1;
         }
+    }
+
+    /// Returns the next chunk if it is owed for certain, or [`IsQuiet`] if nothing is due. Returns
+    /// `None` if [`Subscriber::advance`] has to find what comes.
+    #[inline(always)] // Descriptors are large, so none of them is moved.
+    fn next_at_once(&mut self) -> Option<Result<Descriptor, IsQuiet>> {
+        let next_seq = self.cursor.next_seq;
+        if !self.is_plain && next_seq >= self.granted_seq {
+            return None;
+        }
+        match self.next_wanted(next_seq) {
+            Ok(descriptor) => {
+                self.cursor.step(Some(descriptor.length));
+                self.fresh = false;
+                probe!(receive, descriptor.seq, descriptor.length);
+                Some(Ok(descriptor))
+            }
+            Err(Absent::Pending) => {
+                self.show_cursor();
+                self.is_quiet().then_some(Err(IsQuiet))
+            }
+            Err(Absent::Other) => None,
+        }
+    }
+
+    /// True if it is owed whatever `other` is owed.
+    fn is_abreast(&self, other: &Subscriber<L>) -> bool {
+        (self.cursor, self.terms) == (other.cursor, other.terms)
+            && (self.is_plain, self.fresh) == (other.is_plain, other.fresh)
+            && self.headers_only == other.headers_only
+            && self.window.is_none()
+            && other.window.is_none()
+            && !self.ended
+            && !other.ended
+    }
+
+    /// Takes over the cursor of a subscriber that stood abreast, because it was given what that one
+    /// was given.
+    #[inline]
+    fn take_over(&mut self, lead: &Subscriber<L>) {
+        self.cursor = lead.cursor;
+        (self.granted_seq, self.fresh) = (lead.granted_seq, lead.fresh);
     }
 
     /// Gives one delivery. It is separate from the loop for chunks, so that `take` is inlined
@@ -423,51 +454,7 @@ impl<L: Link> Subscriber<L> {
     /// Blocks until something may have come or the shard may be gone. Returns false if the deadline
     /// passed first.
     pub(crate) fn wait(&mut self, deadline: Instant) -> bool {
-        if L::IS_FOREIGN && std::mem::take(&mut self.is_torn) {
-            std::thread::sleep(limits::DOOR_LOOK_INTERVAL);
-            return true;
-        }
-        if self.spin(deadline) {
-            return true;
-        }
-        self.link.fall_asleep();
-        let found = loop {
-            let epoch = self.link.epoch();
-            let head_seq = self.link.shared().reader.head_seq();
-            if self.has_news() || epoch != self.epoch || !self.link.is_up() {
-                break true;
-            }
-            let head = (self.link.shared().reader.head_word(), head_seq as u32);
-            let reader_signals = (self.link.epoch_word(), epoch as u32);
-            let outcome =
-                futex::wait_either([head, reader_signals], self.link.sleep_until(deadline));
-            if outcome == WaitOutcome::Woken {
-                // If another process wakes before its chunk can be seen, it will be seen soon.
-                let is_news = if L::IS_FOREIGN { self.spin(deadline) } else { self.has_news() };
-                if is_news {
-                    break true;
-                }
-            }
-            if Clock::now() >= deadline {
-                break self.has_news();
-            }
-        };
-        self.link.wake_up();
-        found
-    }
-
-    /// Polls for a while. Returns true if something has come.
-    fn spin(&self, deadline: Instant) -> bool {
-        let until = (Clock::now() + limits::SPIN_DEFAULT).min(deadline);
-        loop {
-            if self.has_news() {
-                return true;
-            }
-            if Clock::now() >= until {
-                return false;
-            }
-            spin_hint();
-        }
+        wait_among(&mut [self], deadline)
     }
 
     /// True if a chunk, a gap or a knock has come.

@@ -1,19 +1,24 @@
-//! One list of tests for the two readers of a log. One is the engine's subscriber on the shard's
-//! own thread, the other the [`Subscriber`] that reads the ring from elsewhere. Both evaluate the
-//! same policy ([`crate::engine::policy`]) and must give the same things in the same order.
+//! One list of tests for the readers of a log. One is the engine's subscriber on the shard's own
+//! thread. One is the [`Subscriber`] that reads the ring from elsewhere. One is an [`Audience`] of
+//! such subscribers. All evaluate the same policy ([`crate::engine::policy`]) and must give the
+//! same things in the same order.
 //!
-//! They stay two machines. The engine is told of each chunk, and keeps the cursors of all its
-//! subscribers in one table. A reader elsewhere finds chunks in the ring. It checks afterwards that
-//! nothing was overwritten, which the engine never has to.
+//! The first two stay two machines. The engine is told of each chunk, and keeps the cursors of all
+//! its subscribers in one table. A reader elsewhere finds chunks in the ring. It checks afterwards
+//! that nothing was overwritten, which the engine never has to.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::rc::Rc;
 
 use crate::base::{ExecutionId, Random};
 use crate::engine::{From, Hold, SubscribeSpec};
 use crate::memory::RingPoolConfig;
 use crate::shard::api::Polled;
 use crate::shard::reader::Subscriber;
-use crate::shard::{Delivery, ExecuteOptions, MemoryWatch, PublishError, Shard, ShardConfig};
+use crate::shard::{
+    Audience, Delivery, ExecuteOptions, MemoryWatch, PublishError, Shard, ShardConfig,
+};
 use crate::stream::{Gap, Kind, Kinds, Policy};
 use crate::tool::{Prepared, Work};
 
@@ -33,19 +38,31 @@ enum Step {
     Cancel,
 }
 
+/// The deliveries of a member of an audience that were not compared yet.
+type Given = Rc<RefCell<VecDeque<String>>>;
+
 /// The reader under test.
 enum Reader {
     Local(Polled),
     Remote(Box<Subscriber>),
+    Audience(Audience<Given>, [Given; 3]),
 }
 
 impl Reader {
-    const KINDS: [&str; 2] = ["local", "remote"];
+    const KINDS: [&str; 3] = ["local", "remote", "audience"];
 
     fn attach(which: usize, shard: &mut Shard, id: ExecutionId, spec: SubscribeSpec) -> Reader {
         match which {
             0 => Reader::Local(shard.subscribe_polled(id, spec).unwrap()),
-            _ => Reader::Remote(Box::new(shard.subscribe_remote(id, spec).unwrap())),
+            1 => Reader::Remote(Box::new(shard.subscribe_remote(id, spec).unwrap())),
+            _ => {
+                let (mut audience, all) = (Audience::new(), [(); 3].map(|()| Given::default()));
+                for given in &all {
+                    let member = shard.subscribe_remote(id, spec).unwrap();
+                    audience.join(member, Rc::clone(given)).unwrap();
+                }
+                Reader::Audience(audience, all)
+            }
         }
     }
 
@@ -53,6 +70,13 @@ impl Reader {
         match self {
             Reader::Local(polled) => shard.poll(polled).map(|delivery| words(&delivery)),
             Reader::Remote(subscriber) => subscriber.poll().map(|delivery| words(&delivery)),
+            Reader::Audience(audience, all) => {
+                audience.drain(1, |given, delivery| given.borrow_mut().push_back(words(&delivery)));
+                audience.audit();
+                let [one, others @ ..] = all.each_ref().map(|given| given.borrow_mut().pop_front());
+                assert!(others.iter().all(|other| *other == one), "{one:?}, {others:?}");
+                one
+            }
         }
     }
 }
@@ -79,18 +103,18 @@ fn shard() -> Shard {
     Shard::new(ShardConfig { rings, seed: Some(1), memory, ..Default::default() }).unwrap().0
 }
 
-/// A play of one of the two readers.
+/// A play of one of the readers.
 struct Play {
     shard: Shard,
     id: ExecutionId,
     reader: Option<Reader>,
-    /// Chunks that `block` refuses until more was read: kind, key and length. The two readers
+    /// Chunks that `block` refuses until more was read: kind, key and length. The readers
     /// report their reads at different times.
     refused: VecDeque<(Kind, u8, usize)>,
     given: Vec<String>,
 }
 
-/// Plays the steps before one of the two readers, and returns what it was given. The steps
+/// Plays the steps before one of the readers, and returns what it was given. The steps
 /// `before` come before it attaches.
 fn play(which: usize, spec: SubscribeSpec, before: &[Step], steps: &[Step]) -> Vec<String> {
     let mut shard = shard();
@@ -165,23 +189,24 @@ fn chunks(count: u32) -> Step {
     Step::Publish { kind: Kind::Output, key: 0, length: 10, count }
 }
 
-/// Plays the steps before both readers, and compares.
+/// Plays the steps before each reader, and compares.
 fn compare(name: &str, spec: SubscribeSpec, before: &[Step], steps: &[Step]) -> Vec<String> {
-    let [local, remote] = [0, 1].map(|which| play(which, spec, before, steps));
-    let same = local.iter().zip(&remote).take_while(|(one, other)| one == other).count();
-    assert!(
-        local == remote,
-        "{name}: {spec:?}\n{steps:?}\nafter {same}: {} {:?}\n{} {:?}",
-        Reader::KINDS[0],
-        &local[same..local.len().min(same + 3)],
-        Reader::KINDS[1],
-        &remote[same..remote.len().min(same + 3)],
-    );
+    let [local, others @ ..] = [0, 1, 2].map(|which| play(which, spec, before, steps));
+    for (other, kind) in others.iter().zip(&Reader::KINDS[1..]) {
+        let same = local.iter().zip(other).take_while(|(one, other)| one == other).count();
+        assert!(
+            local == *other,
+            "{name}: {spec:?}\n{steps:?}\nafter {same}: {} {:?}\n{kind} {:?}",
+            Reader::KINDS[0],
+            &local[same..local.len().min(same + 3)],
+            &other[same..other.len().min(same + 3)],
+        );
+    }
     local
 }
 
 #[test]
-fn both_readers_give_the_same_under_each_policy() {
+fn all_readers_give_the_same_under_each_policy() {
     for policy in ALL {
         for (name, steps) in [
             ("in time", &[chunks(3), Step::Read(3), chunks(2), Step::Read(9), Step::Finish][..]),
@@ -200,7 +225,7 @@ fn both_readers_give_the_same_under_each_policy() {
 }
 
 #[test]
-fn both_readers_begin_at_the_same_place() {
+fn all_readers_begin_at_the_same_place() {
     let before = [chunks(9_000)];
     for policy in ALL {
         for from in [From::Start, From::Live, From::Seq { seq: 8_990, seen: None }] {
@@ -212,7 +237,7 @@ fn both_readers_begin_at_the_same_place() {
 }
 
 #[test]
-fn both_readers_give_the_same_at_random() {
+fn all_readers_give_the_same_at_random() {
     let seeds = if cfg!(miri) { 2 } else { 300 };
     for seed in 0..seeds {
         let mut random = Random::new(seed);

@@ -26,3 +26,4 @@ mod scribble;
 mod served;
 mod shortage;
 mod test_server;
+mod together;

@@ -83,6 +83,18 @@ pub trait Read {
     /// A text for the user: a chunk is lost, or the producer has gone.
     fn poll<R: Receive>(&mut self, receiver: &R) -> Result<Option<u32>, String>;
 
+    /// Makes one of several readers that one thread polls, if the transport reads a chunk once for
+    /// all of them. Otherwise returns them as they are.
+    ///
+    /// # Errors
+    /// A text for the user.
+    fn together(readers: Vec<Self>) -> Result<Vec<Self>, String>
+    where
+        Self: Sized,
+    {
+        Ok(readers)
+    }
+
     /// Does the same as [`Read::poll`], but blocks until a chunk or the end is ready.
     ///
     /// # Errors

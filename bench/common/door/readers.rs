@@ -118,7 +118,9 @@ fn read<C: Carrier, R: Recorder>(
     let receiver = R::open(&setup, load.plan.samples() / thread_count as usize);
     let _ = report.send(Ok(Said::Ready));
     let read = match load.wait {
-        Wait::Polled => poll_all(&mut readers, &receiver),
+        Wait::Polled => {
+            C::Reader::together(readers).and_then(|mut readers| poll_all(&mut readers, &receiver))
+        }
         Wait::Blocked => wait_for_all(&mut readers[0], &receiver),
     };
     read.map_err(Failure::Failed)?;

@@ -65,6 +65,13 @@ pub trait Link {
     /// The memory that both sides use.
     fn shared(&self) -> &LinkParts;
 
+    /// True if both read the same ring of the same execution.
+    fn reads_like(&self, other: &Self) -> bool {
+        let (ours, theirs) = (self.shared(), other.shared());
+        let is_same_memory = std::ptr::eq(ours.reader.head_word(), theirs.reader.head_word());
+        ours.id == theirs.id && is_same_memory
+    }
+
     /// The epoch, which changes with each knock of the shard.
     fn epoch(&self) -> u64;
     /// The word of the epoch, to sleep on.
