@@ -110,7 +110,8 @@ impl Line {
     }
 }
 
-/// Returns the run of a producer, with a private ring as large as the producer's.
+/// Returns the run of a producer whose ring is of this class. Its private ring is as large as that,
+/// as far as private rings go, and takes the same chunks.
 pub(in crate::server) fn of_producer(
     name: &str,
     class_bytes: u32,
@@ -118,7 +119,7 @@ pub(in crate::server) fn of_producer(
 ) -> Prepared {
     let spec = ToolSpec::new(name, "A producer in another process.");
     let need = Need {
-        ring_bytes: class_bytes,
+        ring_bytes: class_bytes.min(limits::RING_CLASS_BYTES_MAX),
         chunk_bytes: Geometry::of_class(class_bytes).length_max(),
         estimated_bytes,
     };
@@ -389,15 +390,14 @@ pub(in crate::server) fn door_of_producer<R: Reactor + 'static>(
     ))
 }
 
-/// Opens an execution with a private ring as large as the producer's. It has a door unless it has
-/// ended at once.
+/// Opens an execution for a producer ([`of_producer`]). It has a door unless it has ended at once.
 pub(in crate::server) fn open_for_producer<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     prepared: Prepared,
     options: ExecuteOptions,
     mut door: Door,
 ) -> Result<ExecutionId, ExecuteError> {
-    // The private ring takes all that the producer's ring holds.
+    // The private ring is as large as it may be from the beginning.
     let options = ExecuteOptions { grows: false, ..options };
     let execution = shard.execute_prepared(prepared, options)?;
     let run = shard.run_mut(execution.slot);

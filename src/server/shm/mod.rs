@@ -20,8 +20,8 @@
 //! - D2: a producer's ring and a page are not read before they are sealed, and no reader gets them
 //!   before that.
 //! - D3: the private ring holds chunks of the producer, with the same numbers, kinds, lengths and
-//!   totals. While a reader in this process exists, it holds all up to the newest chunk that the
-//!   engine was told of.
+//!   totals. While a reader in this process exists, it ends with the newest chunk that the engine
+//!   was told of. It may hold fewer than the producer's ring, which can be larger.
 //! - D4: a signal slot stays taken as long as the connection of its reader exists.
 //! - D5: an execution in the list of producers has a producer in another process that may write.
 

@@ -11,7 +11,7 @@
 use smallvec::SmallVec;
 
 use crate::base::Instant;
-use crate::engine::{ChunkFacts, Event, Gate};
+use crate::engine::{ChunkFacts, Event, Gate, Log};
 use crate::limits;
 use crate::memory::{Descriptor, Poll, ReadError, RingReader, RingWriter, Start, WriteError};
 use crate::reactor::Reactor;
@@ -197,11 +197,13 @@ impl ServedRun {
         result
     }
 
-    /// Copies the chunks that were only examined, as far as the producer's ring still holds them.
-    /// `before` returns the totals before a chunk.
+    /// Copies the chunks that were only examined, as far as the producer's ring still holds them
+    /// and the private ring can. `log` is the engine's, and `before` returns the totals before a
+    /// chunk.
     fn mirror(
         &mut self,
         now: Instant,
+        log: &impl Log,
         before: impl Fn(u64) -> Option<KindTotals>,
     ) -> Result<(), Broken> {
         let until_seq = self.ingested_seq;
@@ -211,9 +213,10 @@ impl ServedRun {
             return Ok(());
         };
         let Some(reader) = door.producer_reader() else { return Ok(()) };
+        let from_seq = first_that_fits(writer, log);
         let mut result = Ok(());
         for _ in 0..MIRROR_ATTEMPTS_MAX {
-            let tail_seq = reader.tail_seq().min(until_seq + 1);
+            let tail_seq = reader.tail_seq().max(from_seq).min(until_seq + 1);
             if tail_seq > writer.head_seq() + 1 {
                 skip_to(writer, tail_seq, &before);
             }
@@ -234,6 +237,20 @@ impl ServedRun {
 
 /// The limit of attempts to copy from the tail, which the producer overwrites meanwhile.
 const MIRROR_ATTEMPTS_MAX: u32 = 16;
+
+/// Returns the first of the newest chunks of this log that can be in the ring together. A producer
+/// may have a larger ring than that.
+fn first_that_fits(writer: &RingWriter, log: &impl Log) -> u64 {
+    let (mut seq, mut bytes) = (log.head_seq() + 1, 0);
+    while seq > log.tail_seq() {
+        bytes += u64::from(log.meta(seq - 1).length) + limits::CHUNK_HEADER_BYTES;
+        if bytes > u64::from(writer.geometry().data_bytes()) {
+            break;
+        }
+        seq -= 1;
+    }
+    seq
+}
 
 fn skip_to(writer: &mut RingWriter, seq: u64, before: &impl Fn(u64) -> Option<KindTotals>) {
     let kinds = before(seq).unwrap_or_default();
@@ -333,8 +350,9 @@ fn mirror_producer<R: Reactor + 'static>(
 ) -> Result<(), Broken> {
     let Some(run) = shard.runs[index as usize].as_mut() else { return Ok(()) };
     let (handle, engine) = (run.handle, &shard.engine);
+    let Some(log) = engine.log(handle) else { return Ok(()) };
     let before = |seq| engine.totals_before(handle, seq);
-    let result = run.mirror(shard.now, before);
+    let result = run.mirror(shard.now, log, before);
     if let Ring::Here(writer) = &run.ring {
         let tail_seq = writer.tail_seq();
         shard.engine.handle(Event::HeldFrom(handle, tail_seq), shard.now);
