@@ -135,6 +135,9 @@ pub const DOORS_CEILING: u32 = 64;
 pub const DOOR_PAGES_BYTES: u64 = 272 << 10;
 /// Chunks taken from a producer in another process in one turn.
 pub const GUEST_CHUNKS_PER_TURN: u32 = 1_024;
+/// Minimum number of chunks of a producer in another process that are passed over, which means that
+/// only the newest is looked at. A look at fewer costs no more.
+pub const GUEST_CHUNKS_PASSED_MIN: u64 = 4;
 /// Payload bytes taken from a producer in another process in one turn.
 pub const GUEST_BYTES_PER_TURN: u64 = 1 << 20;
 /// Changes of a producer's owner word after which the server no longer sleeps on it. A correct

@@ -30,6 +30,7 @@ use crate::server::hub::connection::{Connection, Doing, Timer};
 use crate::server::hub::{Answered, Hub};
 use crate::server::shm::{
     Behind, Door, OutsideProducer, Place as DoorPlace, WakeList, producer, purchase, reads, relay,
+    taking,
 };
 use crate::server::{ServerShard, executions, hub, records};
 use crate::shard::run::{Producer, Remote, Seat};
@@ -269,6 +270,7 @@ pub(in crate::server) fn share_with_reader<R: Reactor + 'static>(
     producer::take_over_producer(shard, index);
     shard.ingest(index); // The reader may see more than the engine was told.
     shard.pump();
+    taking::look_back_for_reader(shard, index);
     let run = shard.runs[index as usize].as_ref().filter(|run| run.id == execution);
     let Some(run) = run else { return Err(NotFound.into()) };
     let Some(door) = &run.guest.door else { return Err(relay::queued()) };

@@ -396,6 +396,9 @@ fn believe_producer<R: Reactor + 'static>(
     if record.head_seq != head_seq {
         return refuse_producer(shard, index, "it ended after a chunk that it did not publish");
     }
+    if let Err(rule) = taking::look_back(shard, index) {
+        return refuse_producer(shard, index, rule);
+    }
     let run = shard.runs[index as usize].as_mut().expect("the caller has checked it");
     let producer = run.producer().and_then(|producer| Some(producer.mapped()?.view.clone()));
     let text = producer.map(|view| view.error_text());
