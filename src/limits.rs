@@ -87,9 +87,15 @@ pub const WHEEL_TICK_SHIFT: u32 = 14;
 
 /// Sizes of the windows that rings are made of, including header, index and data.
 pub const RING_CLASS_BYTES: [u32; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
-/// Sizes of the rings that other processes can open. They are one more than [`RING_CLASS_BYTES`],
-/// so a relay of any ring can be the next larger one and hold all that it holds.
-pub const DOOR_RING_BYTES: [u32; 6] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 2 << 20];
+/// Size of the largest of these windows. It bounds the length of every chunk.
+pub const RING_CLASS_BYTES_MAX: u32 = RING_CLASS_BYTES[RING_CLASS_BYTES.len() - 1];
+/// Sizes of the rings that other processes can open. They go beyond [`RING_CLASS_BYTES`], so a
+/// relay of any ring can be the next larger one and hold all that it holds. A producer in another
+/// process can have each of them: many chunks of 32 KiB fit in a large one.
+pub const DOOR_RING_BYTES: [u32; 8] =
+    [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 2 << 20, 4 << 20, 8 << 20];
+/// Size of the largest ring of a producer in another process.
+pub const DOOR_RING_BYTES_MAX: u32 = DOOR_RING_BYTES[DOOR_RING_BYTES.len() - 1];
 /// The alignment of each chunk's payload in a ring.
 pub const CHUNK_ALIGN_BYTES: u64 = 8;
 /// Number of bytes in front of a chunk's payload in a ring: number, total, time, length and kind.
@@ -129,6 +135,9 @@ pub const DOORS_CEILING: u32 = 64;
 pub const DOOR_PAGES_BYTES: u64 = 272 << 10;
 /// Chunks taken from a producer in another process in one turn.
 pub const GUEST_CHUNKS_PER_TURN: u32 = 1_024;
+/// Minimum number of chunks of a producer in another process that are passed over, which means that
+/// only the newest is looked at. A look at fewer costs no more.
+pub const GUEST_CHUNKS_PASSED_MIN: u64 = 4;
 /// Payload bytes taken from a producer in another process in one turn.
 pub const GUEST_BYTES_PER_TURN: u64 = 1 << 20;
 /// Changes of a producer's owner word after which the server no longer sleeps on it. A correct

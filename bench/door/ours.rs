@@ -14,6 +14,7 @@ use streamdoor::door::{
     Door, DoorAudience, DoorError, DoorReader, DoorWriter, ProduceOptions, ReadOptions,
 };
 use streamdoor::engine::Timeouts;
+use streamdoor::limits;
 use streamdoor::reactor::Idle;
 use streamdoor::server::{Server, ServerConfig};
 use streamdoor::shard::{Delivery, ShardConfig};
@@ -31,7 +32,7 @@ use crate::common::{BATCH_CHUNKS, Failure, print};
 pub struct Ours;
 
 const LISTENING: &str = "listening";
-const RING_BYTES_MAX: usize = 1 << 20;
+const RING_BYTES_MAX: usize = limits::DOOR_RING_BYTES_MAX as usize;
 /// The minimum space of a chunk in a ring: a ring has one descriptor for every 256 bytes.
 const CHUNK_BYTES_MIN: usize = 256;
 

@@ -53,7 +53,9 @@ pub struct ReadOptions {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ProduceOptions {
-    /// Size of the ring in bytes; the server takes the next larger size class that it can spare.
+    /// Size of the ring in bytes, at most 8 MiB. The server takes the next larger size class that
+    /// it can spare. A ring for 64 chunks or more of the usual size lets producer and reader work
+    /// without waiting for each other.
     pub ring_bytes: Option<u32>,
     /// Size in bytes of the longest chunk that the ring must take in one piece.
     pub chunk_bytes: Option<u32>,

@@ -98,6 +98,12 @@ impl<B: ProducerSignal> RingProducer<B> {
         self.control.wait_gate(epoch);
     }
 
+    /// The memory of the ring, for tests that overwrite it.
+    #[cfg(test)]
+    pub fn segment(&self) -> memory::Segment {
+        self.writer.segment()
+    }
+
     /// The producer's own page.
     pub fn page(&self) -> &ProducerPage {
         &self.page

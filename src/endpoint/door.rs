@@ -10,7 +10,8 @@ use crate::limits;
 use crate::memory::Geometry;
 use crate::tool::is_tool_name;
 
-const RING_BYTES_MAX: u32 = limits::RING_CLASS_BYTES[limits::RING_CLASS_BYTES.len() - 1];
+/// The length of the longest chunk, whatever the size of the ring.
+const CHUNK_BYTES_MAX: u32 = Geometry::of_class(limits::DOOR_RING_BYTES_MAX).length_max();
 
 /// The fields of an execution whose chunks another process writes.
 pub(super) const PRODUCE: &[Field] = &[
@@ -18,13 +19,14 @@ pub(super) const PRODUCE: &[Field] = &[
         .required(),
     Field::new(
         "ring_bytes",
-        Shape::Number { min: 1, max: RING_BYTES_MAX as u64 },
-        "The minimum size of the ring, in bytes. The next available size is used.",
+        Shape::Number { min: 1, max: limits::DOOR_RING_BYTES_MAX as u64 },
+        "The minimum size of the ring, in bytes. The next available size is used. While memory is \
+         short, it may be smaller.",
     )
     .or(Preset::Number(limits::DOOR_RING_BYTES_DEFAULT as u64)),
     Field::new(
         "chunk_bytes",
-        Shape::Number { min: 0, max: Geometry::of_class(RING_BYTES_MAX).length_max() as u64 },
+        Shape::Number { min: 0, max: CHUNK_BYTES_MAX as u64 },
         "The length of the longest chunk that must fit, in bytes.",
     )
     .or(Preset::Number(0)),

@@ -154,6 +154,17 @@ impl Audience {
         gate
     }
 
+    /// True if a subscriber needs the length or the kind of each chunk from the engine. One that
+    /// reads elsewhere does if it has a filter, a limit in bytes, or acknowledges.
+    pub fn needs_facts(&self) -> bool {
+        let counts = |remote: &Remote| {
+            let limit_is_in_bytes = remote.gates() && remote.terms.limit.bytes != u64::MAX;
+            let may_come_back = remote.replays || remote.acked_seq.is_some();
+            !remote.terms.kinds.is_all() || limit_is_in_bytes || may_come_back
+        };
+        !self.locals.is_empty() || self.remotes.iter().any(counts)
+    }
+
     /// True if some subscriber that may come back has not acknowledged everything.
     pub fn has_unacknowledged(&self, log: &ChunkLog) -> bool {
         let is_unacknowledged = |acked_seq: Option<u64>, next_seq, kinds| {

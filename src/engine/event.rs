@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::base::{ExecutionId, Handle, Instant, ProgressToken, SubscriberId};
 use crate::engine::progress::ProgressSource;
 use crate::limits;
-use crate::stream::{Exit, Kind, Kinds, Policy, ProgressReport, Totals};
+use crate::stream::{Exit, Kind, KindTotals, Kinds, Policy, ProgressReport, Totals};
 
 /// A fact for [`crate::engine::Engine::handle`]. An [`ExecutionId`] comes from a caller and is
 /// checked; a [`Handle`] is one that the engine gave to the shard.
@@ -52,6 +52,15 @@ pub enum Event<'a> {
     /// These chunks were published. The ring no longer holds anything before the last one's
     /// `tail_seq`.
     Published(Handle, &'a [ChunkFacts]),
+    /// Chunks were published that no subscriber needs one by one ([`Engine::may_pass_over`]). These
+    /// are the totals of all chunks from the first. Until [`Event::Found`] none of them counts as
+    /// held.
+    ///
+    /// [`Engine::may_pass_over`]: crate::engine::Engine::may_pass_over
+    PassedOver(Handle, Totals),
+    /// The ring was looked through: it holds these newest chunks, and these are the totals of all
+    /// before them.
+    Found(Handle, &'a KindTotals, &'a [ChunkFacts]),
     /// The producer cannot write within its gate. The shard has just reported the cursors of the
     /// readers on other threads. If no reader holds the producer back, the engine sets the same
     /// gate again. If that does not help, it fails the execution at the block deadline.

@@ -4,6 +4,9 @@
 //! one entry per descriptor of the ring. Gaps and limits are therefore computed from numbers that
 //! no other process can write.
 //!
+//! Chunks can also be *passed over*: only their number and their bytes are noted. They count as
+//! given up, and as of the kind before them, until [`ChunkLog::found`] corrects both.
+//!
 //! Invariants ([`ChunkLog::audit`]):
 //! - G1: `tail_seq <= head_seq + 1`, and at most as many chunks are held as there are slots.
 //! - G2: totals before the tail plus held chunks are the totals through the head, for each kind.
@@ -17,8 +20,8 @@ use crate::stream::{Kind, KindTotals, Kinds, Meta, Totals};
 /// The metadata of the chunks that a ring holds.
 #[derive(Debug)]
 pub struct ChunkLog {
-    /// One entry per descriptor that was ever used, in the order of the first lap. Memory for all
-    /// of them is allocated at once.
+    /// One entry per descriptor that was ever used, in the order of the first lap, and for those of
+    /// passed chunks before it. Memory for all of them is allocated at once.
     slots: Vec<Meta>,
     mask: u64,
     head_seq: u64,
@@ -105,10 +108,46 @@ impl ChunkLog {
         match self.slots.get_mut(index) {
             Some(slot) => *slot = meta,
             None => {
-                assert!(self.slots.len() == index); // The first lap is in order.
+                assert!(index as u64 <= self.mask); // There is room for it.
+                self.slots.resize(index, Meta::default()); // The first lap is in order.
                 self.slots.push(meta);
             }
         }
+    }
+
+    /// Notes that chunks were published, `through` being the totals of all from the first. Nothing
+    /// is known about each of them, so they count as gone.
+    pub fn pass_over(&mut self, through: Totals) {
+        assert!(through.chunks > self.head_seq);
+        assert!(through.bytes >= self.total_bytes);
+        self.give_up_before(self.head_seq + 1);
+        let before = Totals { chunks: self.head_seq, bytes: self.total_bytes };
+        let passed = through - before;
+        self.before_tail.add(self.alike, passed);
+        if let Some(totals) = &mut self.through_head {
+            totals.add(self.alike, passed);
+        }
+        (self.head_seq, self.total_bytes) = (through.chunks, through.bytes);
+        self.tail_seq = through.chunks + 1;
+        self.alike_from = self.tail_seq;
+    }
+
+    /// Replaces what is known about the chunks through the head: the newest ones are held, and
+    /// `before` are the totals of all others. Together they are as many chunks and bytes as before.
+    pub fn found(&mut self, before: &KindTotals, newest: &[ChunkFacts]) {
+        let through = Totals { chunks: self.head_seq, bytes: self.total_bytes };
+        let gone = before.of(Kinds::ALL);
+        (self.head_seq, self.total_bytes) = (gone.chunks, gone.bytes);
+        self.before_tail = *before;
+        self.tail_seq = gone.chunks + 1;
+        self.alike_from = self.tail_seq;
+        if let Some(totals) = &mut self.through_head {
+            **totals = *before;
+        }
+        for &facts in newest {
+            self.push(ChunkFacts { tail_seq: self.tail_seq, ..facts });
+        }
+        assert!(through == Totals { chunks: self.head_seq, bytes: self.total_bytes }); // G2
     }
 
     /// Notes that everything before `tail_seq` is gone, as far as it was pushed.
@@ -336,6 +375,48 @@ mod tests {
                 if random.chance(1, 50) {
                     log.give_up_before(random.between(tail_seq, seq + 9)); // Behind the head, too.
                     log.audit();
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_log_that_passed_chunks_over_is_made_up_for_by_what_was_found() {
+        for seed in 0..60 {
+            let mut random = Random::new(seed);
+            // One looks at each chunk, the other at some.
+            let (mut whole, mut log) = (ChunkLog::new(16), ChunkLog::new(16));
+            if random.chance(1, 2) {
+                whole.keep_kind_totals();
+                log.keep_kind_totals();
+            }
+            let mut all = Vec::new();
+            for _ in 0..100 {
+                for _ in 0..random.between(1, 40) {
+                    let kind = Kind::ALL[random.below(3) as usize];
+                    let tail_seq = whole.tail_seq().max((all.len() as u64 + 2).saturating_sub(16));
+                    let length = random.below(1_000) as u32;
+                    all.push(ChunkFacts { length, kind, key: 0, tail_seq });
+                    whole.push(all[all.len() - 1]);
+                }
+                let before = log.head_seq() as usize;
+                match random.below(3) {
+                    0 => all[before..].iter().for_each(|&facts| log.push(facts)),
+                    _ => log.pass_over(whole.totals_through_head(Kinds::ALL)),
+                }
+                log.audit();
+                assert_eq!(log.head_seq(), whole.head_seq());
+                assert_eq!(log.bytes_before(log.head_seq() + 1), whole.total_bytes());
+                if random.chance(1, 2) {
+                    let gone = whole.tail_seq() - 1;
+                    log.found(&whole.kind_totals_before(gone + 1), &all[gone as usize..]);
+                    log.audit();
+                    assert_eq!(log.tail_seq(), whole.tail_seq());
+                    assert_eq!(log.kind_totals(), whole.kind_totals());
+                    let metas = |log: &ChunkLog| {
+                        (gone + 1..=log.head_seq()).map(|seq| log.meta(seq)).collect::<Vec<_>>()
+                    };
+                    assert_eq!(metas(&log), metas(&whole));
                 }
             }
         }

@@ -87,7 +87,7 @@ pub use status::{Status, SubscriberStatus};
 
 use crate::base::{ExecutionId, Handle, Instant, ProgressToken, SubscriberId};
 use crate::limits;
-use crate::stream::{DetachReason, ExecutionState, KindTotals, Outcome, Progress, Terms};
+use crate::stream::{DetachReason, ExecutionState, KindTotals, Outcome, Progress, Terms, Totals};
 use crate::trace::Counters;
 use deliver::{Deliveries, Step};
 use effects::Effects;
@@ -193,6 +193,10 @@ impl Engine {
             Event::LeaseRefused(execution, text) => self.lease_refused(execution, text),
             Event::RingReturned => self.request_lease(),
             Event::Published(..) | Event::Demand(..) => unreachable!("handled on the fast path"),
+            Event::PassedOver(execution, through) => self.passed_over(execution, through),
+            Event::Found(execution, before, newest) => {
+                self.registry.living_mut(execution).log.found(before, newest);
+            }
             Event::Gated(execution) => self.gated(execution),
             Event::RoomWanted(execution) => self.update_gate(execution),
             Event::HeldFrom(execution, seq) => {
@@ -332,6 +336,20 @@ impl Engine {
         }
     }
 
+    /// Handles chunks that were not looked at one by one. `through` are the totals of all chunks.
+    fn passed_over(&mut self, execution: Handle, through: Totals) {
+        let e = self.registry.living_mut(execution);
+        assert!(matches!(e.producer, Producer::Active | Producer::Stopping)); // E1
+        assert!(!e.audience.needs_facts()); // Nobody would be given them.
+        e.active_at = self.effects.now;
+        self.effects.counters.chunks_published += through.chunks - e.log.head_seq();
+        self.effects.counters.bytes_published += through.bytes - e.log.total_bytes();
+        e.log.pass_over(through);
+        if e.log.head_seq() >= e.trip_seq {
+            self.trip(execution);
+        }
+    }
+
     /// Handles the rare consequences of a chunk. Ends `disconnect` subscribers that are over their
     /// limit, even if they request nothing; notes the first chunk; and counts chunks as progress.
     #[cold]
@@ -408,6 +426,13 @@ impl Engine {
         let Some(execution) = self.registry.executions.get(execution) else { return 1 };
         assert!(execution.burst_chunks > 0);
         execution.burst_chunks
+    }
+
+    /// True if no subscriber needs the length or the kind of each chunk of an execution. Then
+    /// [`Event::PassedOver`] may tell of them.
+    pub fn may_pass_over(&self, execution: Handle) -> bool {
+        let execution = self.registry.executions.get(execution);
+        execution.is_some_and(|e| !e.audience.needs_facts())
     }
 
     /// Totals by kind of all chunks before `seq`, which is held or the next one.

@@ -29,7 +29,7 @@
 use crate::base::Instant;
 use crate::limits::{
     CHUNK_ALIGN_BYTES, CHUNK_HEADER_BYTES, DOOR_RING_BYTES, KINDS_MAX, RING_BYTES_PER_SLOT,
-    RING_CLASS_BYTES,
+    RING_CLASS_BYTES, RING_CLASS_BYTES_MAX,
 };
 
 /// The text "sdring", and a check of the byte order.
@@ -140,8 +140,7 @@ const _: () = {
         class += 1;
     }
     // A relay of any ring can be one that holds more.
-    let largest = RING_CLASS_BYTES[RING_CLASS_BYTES.len() - 1];
-    assert!(largest < DOOR_RING_BYTES[DOOR_RING_BYTES.len() - 1]);
+    assert!(2 * RING_CLASS_BYTES_MAX == DOOR_RING_BYTES[RING_CLASS_BYTES.len()]);
 };
 
 impl Geometry {
@@ -213,8 +212,11 @@ impl Geometry {
     }
 
     /// The length limit of one payload, in bytes: a quarter of the data area less a frame's header.
+    /// A ring that is larger than each private one takes no longer chunks than that.
     pub const fn length_max(&self) -> u32 {
-        self.frame_bytes_max() - FRAME_BYTES
+        const BOUND: u32 = Geometry::of_class(RING_CLASS_BYTES_MAX).frame_bytes_max();
+        let frame_bytes_max = self.frame_bytes_max();
+        (if frame_bytes_max < BOUND { frame_bytes_max } else { BOUND }) - FRAME_BYTES
     }
 
     /// Number of chunks that the ring holds at least, if their bytes fit. A claim may take an
@@ -374,8 +376,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn no_ring_takes_longer_chunks_than_the_largest_private_one() {
+        let longest = Geometry::of_class(RING_CLASS_BYTES_MAX).length_max();
+        for class_bytes in DOOR_RING_BYTES {
+            let length_max = Geometry::of_class(class_bytes).length_max();
+            assert_eq!(length_max == longest, class_bytes >= RING_CLASS_BYTES_MAX);
+            assert!(length_max <= longest);
+        }
+    }
+
+    #[test]
     fn every_class_is_filled_to_the_last_byte() {
-        for class_bytes in RING_CLASS_BYTES {
+        for class_bytes in DOOR_RING_BYTES {
             let geometry = Geometry::of_class(class_bytes);
             assert_eq!(geometry.window_bytes(), class_bytes as usize);
             assert_eq!(geometry.slot_count(), class_bytes / 256);

@@ -14,7 +14,7 @@ use super::layout::{ClockAnchor, Geometry};
 use super::memfd::{DOOR_SEALS, Memfd, SHARED_SEALS};
 use super::*;
 use crate::base::{Instant, Random};
-use crate::limits::{DOOR_READERS_PER_EXECUTION_MAX, DOOR_RING_BYTES};
+use crate::limits::{DOOR_READERS_PER_EXECUTION_MAX, DOOR_RING_BYTES, RING_CLASS_BYTES};
 use crate::stream::KindTotals;
 
 const ANCHOR: ClockAnchor = ClockAnchor { wall_us: 7_000_000, mono_ns: 5 };
@@ -96,7 +96,7 @@ fn a_relay_begins_where_its_ring_stands_and_holds_what_that_holds() {
 #[test]
 fn a_relay_of_the_next_larger_class_gives_up_nothing_that_its_ring_holds() {
     let now = Instant::ZERO;
-    for pair in DOOR_RING_BYTES.windows(2) {
+    for pair in DOOR_RING_BYTES[..=RING_CLASS_BYTES.len()].windows(2) {
         let ring_of = |bytes| RingWriter::new(Lease::heap(Geometry::of_class(bytes)), ANCHOR);
         let (mut ring, mut relay) = (ring_of(pair[0]), ring_of(pair[1]));
         let length_max = u64::from(ring.geometry().length_max());

@@ -496,6 +496,10 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
         shm::keep_for_reader(shard, index);
     }
 
+    fn before_inspect(shard: &mut ServerShard<R>, index: u32) {
+        let _ = shm::look_back(shard, index); // A broken rule is found again at the end.
+    }
+
     fn on_reader_removed(
         shard: &mut ServerShard<R>,
         index: u32,

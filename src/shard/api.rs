@@ -512,6 +512,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
     /// # Errors
     /// [`NotFound`].
     pub fn inspect(&mut self, id: ExecutionId) -> Result<Status, NotFound> {
+        O::before_inspect(self, id.slot.index);
         let Reply::Inspected(result) = self.ask(Event::Inspect(id)) else {
             unreachable!("the reply fits the request");
         };
@@ -531,6 +532,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
             self.ingest(id.slot.index);
             self.sample_readers(id.slot.index);
             self.pump();
+            O::before_inspect(self, id.slot.index);
             all = self.engine.subscribers(id)?;
             self.add_missed(id, &mut all);
         }

@@ -149,6 +149,8 @@ pub trait Outlet<R: Reactor + 'static>: Sized + 'static {
 
     /// Prepares an execution for one more reader in this process.
     fn before_subscribe(_shard: &mut Shard<R, Self>, _index: u32) {}
+    /// Tells the engine of chunks that it was not told of one by one, before their lengths count.
+    fn before_inspect(_shard: &mut Shard<R, Self>, _index: u32) {}
     /// Handles the removal of a reader elsewhere.
     fn on_reader_removed(
         _shard: &mut Shard<R, Self>,

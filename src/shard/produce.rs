@@ -362,6 +362,24 @@ pub(super) fn tell_of_written<R: Reactor + 'static, O: Outlet<R>>(
     is_made_up
 }
 
+/// Tells the engine of chunks that another process has written, and that it need not know one by
+/// one. `through` are the totals of all chunks.
+pub(super) fn ingest_passed<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &mut Shard<R, O>,
+    index: u32,
+    through: Totals,
+) {
+    let run = shard.runs[index as usize].as_mut().expect("its producer has published");
+    let handle = run.handle;
+    assert!(through.chunks > run.ingested_seq);
+    run.ingested_seq = through.chunks;
+    if run.has_readers_elsewhere() && !shard.published.contains(&index) {
+        shard.published.push(index);
+    }
+    shard.tell(Event::PassedOver(handle, through));
+    act::pump(shard);
+}
+
 /// Wakes readers on other threads that sleep although there are chunks for them.
 #[inline(always)]
 pub(super) fn wake_readers<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>) {

@@ -11,7 +11,7 @@ use crate::base::{ExecutionId, Handle, Panicked};
 use crate::engine::{ChunkFacts, RingFacts};
 use crate::memory::ControlPage;
 use crate::reactor::Reactor;
-use crate::stream::Kind;
+use crate::stream::{Kind, Totals};
 use crate::tool::{StartError, ToolError, ToolUpdate};
 
 impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
@@ -57,6 +57,11 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
     #[inline]
     pub(crate) fn ingest_written(&mut self, index: u32, facts: &[ChunkFacts]) {
         produce::ingest_written(self, index, facts)
+    }
+
+    /// Tells the engine of chunks that it need not know one by one.
+    pub(crate) fn ingest_passed(&mut self, index: u32, through: Totals) {
+        produce::ingest_passed(self, index, through)
     }
 
     /// Wakes readers on other threads that sleep although there are chunks for them.

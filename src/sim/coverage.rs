@@ -95,6 +95,8 @@ const OTHERS: &[&str] = &[
     "producer in another process",
     #[cfg(feature = "server")]
     "chunks of a process not taken",
+    #[cfg(feature = "server")]
+    "chunks of a process passed over",
     "producer done",
     "producer failed",
     "producer panicked",

@@ -41,6 +41,8 @@ mod model;
 pub mod network;
 #[cfg(all(test, feature = "server"))]
 mod outgoing_tests;
+#[cfg(all(test, feature = "server"))]
+mod passing_tests;
 mod patience;
 mod plan;
 #[cfg(feature = "server")]

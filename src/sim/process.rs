@@ -73,6 +73,12 @@ impl Process {
         self.producer.chunk_bytes_max()
     }
 
+    /// The memory of its ring, for tests that overwrite it.
+    #[cfg(test)]
+    pub fn segment(&self) -> crate::memory::Segment {
+        self.producer.segment()
+    }
+
     /// Gives it the processor. Returns false if it waits for the signal to begin.
     pub fn run(&mut self, now: Instant) -> bool {
         self.producer.signal().now.set(now);
@@ -80,6 +86,11 @@ impl Process {
             self.producer.signal().knock();
         }
         self.has_begun || self.producer.is_stopped()
+    }
+
+    /// Its line.
+    pub fn line(&self) -> HandLine {
+        self.producer.signal().line
     }
 
     /// Its line, until it has received the signal to begin.

@@ -15,13 +15,14 @@ use crate::stream::{Kind, Outcome};
 
 const HEADER: ChunkHeader = ChunkHeader { kind: Kind::Output as u8, key: 0, flags: 0 };
 
-struct World {
-    shard: ServerShard<SimReactor>,
+/// A shard on this thread.
+pub(super) struct World {
+    pub shard: ServerShard<SimReactor>,
     world: SimWorld,
 }
 
 impl World {
-    fn new() -> World {
+    pub fn new() -> World {
         let world = SimWorld::new(1, SimFaults::NONE);
         let config = ShardConfig {
             rings: RingPoolConfig { prealloc_bytes: 0, ..Default::default() },
@@ -35,7 +36,7 @@ impl World {
     }
 
     /// A producer that has mapped its memory, and its line.
-    fn produce(&mut self, options: ExecuteOptions) -> (ExecutionId, Process, HandLine) {
+    pub fn produce(&mut self, options: ExecuteOptions) -> (ExecutionId, Process, HandLine) {
         let (id, granted) = self.shard.produce_by_hand(4 << 10, options).unwrap();
         let mut process = Process::new(granted.unwrap(), &LifeLines::default());
         let line = process.waits_on().unwrap();
@@ -44,11 +45,11 @@ impl World {
         (id, process, line)
     }
 
-    fn settle(&mut self) {
+    pub fn settle(&mut self) {
         while self.shard.turn() {}
     }
 
-    fn status(&mut self, id: ExecutionId) -> Status {
+    pub fn status(&mut self, id: ExecutionId) -> Status {
         self.shard.inspect(id).unwrap()
     }
 }

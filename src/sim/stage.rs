@@ -89,12 +89,17 @@ impl Stage {
     /// Lets the processes begin whose executions have a ring.
     #[cfg(feature = "server")]
     pub fn let_processes_begin(&mut self) {
-        for actor in &mut self.shared.lock().threads {
-            if let Hand::Process(process) = &mut actor.hand
-                && let Some(line) = process.waits_on()
+        let mut guard = self.shared.lock();
+        let scene = &mut *guard;
+        for actor in &mut scene.threads {
+            let Hand::Process(process) = &mut actor.hand else { continue };
+            if let Some(line) = process.waits_on()
                 && self.shard.has_begun_by_hand(line)
             {
                 process.begin();
+            }
+            if self.shard.has_passed_by_hand(process.line()) {
+                scene.coverage.count("chunks of a process passed over");
             }
         }
     }

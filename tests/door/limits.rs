@@ -184,6 +184,32 @@ fn where_memory_is_short_a_door_is_refused_and_everything_else_goes_on() {
 }
 
 #[test]
+fn a_large_ring_counts_like_any_other_and_larger_ones_do_not_exist() {
+    let server = TestServer::new(&["--rings-bytes-max", "16MiB", "--doors-max", "64"]);
+    let door = server.door();
+    let produce = |ring_bytes| {
+        door.produce("w", &ProduceOptions { ring_bytes: Some(ring_bytes), ..<_>::default() })
+    };
+    let refusal = refused(produce((8 << 20) + 1));
+    assert_eq!((refusal.status.code(), refusal.limit), (400, Some(8 << 20)));
+    for ring_bytes in [(1 << 20) + 1, 3 << 20, 8 << 20] {
+        let writer = produce(ring_bytes).unwrap();
+        let class_bytes = u64::from(ring_bytes).next_power_of_two();
+        let taken = server.metric("streamdoor_doors_bytes");
+        assert!((class_bytes..class_bytes + (1 << 20)).contains(&taken), "{taken} {ring_bytes}");
+        drop(writer);
+        server.until("it is closed", || server.metric("streamdoor_doors") == 0);
+    }
+    // A private ring of 1 MiB comes with each, and stays with those that have ended.
+    let first = produce(8 << 20).unwrap();
+    let refusal = refused(produce(8 << 20));
+    assert_eq!((refusal.status.code(), refusal.code.as_str()), (503, "memory_short"));
+    assert!(refusal.message.contains("a ring of 8388608 bytes"), "{}", refusal.message);
+    let second = produce(2 << 20).unwrap();
+    drop((first, second));
+}
+
+#[test]
 fn in_64_mib_doors_stay_within_the_rings_tenth_and_nobody_is_killed() {
     let Some(cgroup) = Cgroup::new() else {
         println!("not run: no cgroup with a memory limit can be made here");

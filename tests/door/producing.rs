@@ -8,6 +8,7 @@ use streamdoor::client::{Awaited, ExecuteOptions, FollowOptions, StreamEvent};
 use streamdoor::door::{DoorError, DoorWriter, ProduceOptions, ReadOptions, WriteError};
 use streamdoor::endpoint::DeliveryOptions;
 use streamdoor::engine::{Hold, Start};
+use streamdoor::shard::Delivery;
 use streamdoor::stream::{ExecutionState, Kind, Outcome, Policy};
 
 use crate::test_server::{FAR, Received, TestServer};
@@ -61,6 +62,44 @@ fn what_is_published_is_read_in_shared_memory_and_over_tcp_byte_for_byte() {
     assert_eq!((status.tool.as_str(), status.bytes), ("numbers", 3 << 20));
     drop(readers);
     server.until("who reads has left", || server.metric("streamdoor_subscribers") == 0);
+}
+
+/// The producer's ring holds more than the private ring takes at once, so a reader in the server
+/// gets a part of it.
+#[test]
+fn a_large_ring_takes_many_long_chunks_and_a_late_reader_is_given_the_newest() {
+    let server = TestServer::new(&["--idle", "block"]);
+    let door = server.door();
+    let mut writer = door.produce("large", &held(8 << 20)).unwrap();
+    let execution = writer.execution();
+    let length_max = writer.chunk_bytes_max() as usize;
+    assert!(length_max < 256 << 10, "a quarter of the largest private ring");
+    let mut reader = door.read(&execution.to_string(), &block()).unwrap();
+    let mut bytes = vec![0; 6 << 20];
+    Random::new(9).fill(&mut bytes);
+    for piece in bytes.chunks(100_000) {
+        writer.send(piece).unwrap(); // The reader has read nothing yet, and none has to wait.
+    }
+    let delivery_options =
+        DeliveryOptions { policy: Some(Policy::Buffer), ..DeliveryOptions::default() };
+    let options = FollowOptions { delivery_options, ..FollowOptions::default() };
+    let stream = server.client.follow(execution, options).unwrap();
+    let mut read = Vec::new();
+    while read.len() < bytes.len() {
+        if let Some(Delivery::Chunk(chunk)) = reader.next().unwrap() {
+            read.extend_from_slice(chunk.data);
+        }
+    }
+    assert!(read == bytes);
+    writer.complete().unwrap();
+    let mut late = Vec::new();
+    for event in stream {
+        if let StreamEvent::Chunk(chunk) = event.unwrap() {
+            late.extend_from_slice(&chunk.data);
+        }
+    }
+    assert!(late.len() > 512 << 10, "{}", late.len());
+    assert!(bytes.ends_with(&late));
 }
 
 /// At first the server has no subscriber, then one, then none, and so on. The server copies only

@@ -183,8 +183,8 @@ int sd_close_reader(sd_reader reader);
 
 typedef struct sd_produce_options {
     size_t struct_size;       /* sizeof(sd_produce_options) */
-    uint32_t ring_bytes;      /* the server takes the next larger size that it can spare; 0: its
-                                 choice */
+    uint32_t ring_bytes;      /* at most 8 MiB; the server takes the next larger size that it
+                                 can spare; 0: its choice */
     uint32_t chunk_bytes;     /* the longest chunk that the ring has to take at once; 0: its choice */
     uint64_t estimated_bytes; /* how much there will be; 0: unknown */
     uint32_t policy;          /* of readers that do not say (SD_POLICY_…) */

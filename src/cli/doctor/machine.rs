@@ -15,8 +15,8 @@ use super::super::serve::{DescriptorLimit, ResourceBudget};
 use super::super::settings::Settings;
 use super::finding::Finding;
 
-/// Maximum size of a named door: its ring, and one page before it.
-const NAMED_DOOR_BYTES: u64 = (limits::DOOR_RING_BYTES[5] + (4 << 10)) as u64;
+/// Maximum size of a named door: its ring, twice as large as a private one, and one page before it.
+const NAMED_DOOR_BYTES: u64 = (2 * limits::RING_CLASS_BYTES_MAX + (4 << 10)) as u64;
 
 /// Returns all findings about the machine, and about each existing socket of `sockets`.
 pub fn findings(sockets: &[PathBuf]) -> Vec<Finding> {

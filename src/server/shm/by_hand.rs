@@ -106,6 +106,14 @@ impl<R: Reactor + 'static> ServerShard<R> {
         producer.is_some_and(|producer| producer.has_begun)
     }
 
+    /// True if chunks of the producer on this line were passed over and not looked at since.
+    pub(crate) fn has_passed_by_hand(&mut self, line: HandLine) -> bool {
+        let run = self.runs[line.execution.slot.index as usize].as_mut();
+        let run = run.filter(|run| run.id == line.execution);
+        let producer = run.and_then(|run| run.guest.door.as_mut()?.producer());
+        producer.is_some_and(|producer| producer.taken.has_passed)
+    }
+
     /// Handles a knock on such a line.
     pub(crate) fn hear_by_hand(&mut self, line: HandLine) {
         lines::hear_knock(self, line.execution, line.side);

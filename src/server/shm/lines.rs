@@ -30,6 +30,7 @@ use crate::server::hub::connection::{Connection, Doing, Timer};
 use crate::server::hub::{Answered, Hub};
 use crate::server::shm::{
     Behind, Door, OutsideProducer, Place as DoorPlace, WakeList, producer, purchase, reads, relay,
+    taking,
 };
 use crate::server::{ServerShard, executions, hub, records};
 use crate::shard::run::{Producer, Remote, Seat};
@@ -110,7 +111,8 @@ impl Line {
     }
 }
 
-/// Returns the run of a producer, with a private ring as large as the producer's.
+/// Returns the run of a producer whose ring is of this class. Its private ring is as large as that,
+/// as far as private rings go, and takes the same chunks.
 pub(in crate::server) fn of_producer(
     name: &str,
     class_bytes: u32,
@@ -118,7 +120,7 @@ pub(in crate::server) fn of_producer(
 ) -> Prepared {
     let spec = ToolSpec::new(name, "A producer in another process.");
     let need = Need {
-        ring_bytes: class_bytes,
+        ring_bytes: class_bytes.min(limits::RING_CLASS_BYTES_MAX),
         chunk_bytes: Geometry::of_class(class_bytes).length_max(),
         estimated_bytes,
     };
@@ -268,6 +270,7 @@ pub(in crate::server) fn share_with_reader<R: Reactor + 'static>(
     producer::take_over_producer(shard, index);
     shard.ingest(index); // The reader may see more than the engine was told.
     shard.pump();
+    taking::look_back_for_reader(shard, index);
     let run = shard.runs[index as usize].as_ref().filter(|run| run.id == execution);
     let Some(run) = run else { return Err(NotFound.into()) };
     let Some(door) = &run.guest.door else { return Err(relay::queued()) };
@@ -389,15 +392,14 @@ pub(in crate::server) fn door_of_producer<R: Reactor + 'static>(
     ))
 }
 
-/// Opens an execution with a private ring as large as the producer's. It has a door unless it has
-/// ended at once.
+/// Opens an execution for a producer ([`of_producer`]). It has a door unless it has ended at once.
 pub(in crate::server) fn open_for_producer<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     prepared: Prepared,
     options: ExecuteOptions,
     mut door: Door,
 ) -> Result<ExecutionId, ExecuteError> {
-    // The private ring takes all that the producer's ring holds.
+    // The private ring is as large as it may be from the beginning.
     let options = ExecuteOptions { grows: false, ..options };
     let execution = shard.execute_prepared(prepared, options)?;
     if shard.run_mut(execution.slot).has_verdict {

@@ -20,8 +20,9 @@
 //! - D2: a producer's ring and a page are not read before they are sealed, and no reader gets them
 //!   before that.
 //! - D3: the private ring holds chunks of the producer, with the same numbers, kinds, lengths and
-//!   totals. While a reader in this process exists, it holds all up to the newest chunk that the
-//!   engine was told of.
+//!   totals. While a reader in this process exists, it ends with the newest chunk that the engine
+//!   was told of. It may hold fewer than the producer's ring, which can be larger.
+//!   Chunks that were passed over are looked at before anybody here or a new reader needs them.
 //! - D4: a signal slot stays taken as long as the connection of its reader exists.
 //! - D5: an execution in the list of producers has a producer in another process that may write.
 
@@ -59,7 +60,7 @@ pub(in crate::server) use purchase::take_in_memory;
 use reads::Reads;
 pub(in crate::server) use reads::{count_all_reads, count_last_reads};
 use relay::Relay;
-pub(in crate::server) use taking::keep_for_reader;
+pub(in crate::server) use taking::{keep_for_reader, look_back};
 
 use crate::engine::Subscribed;
 use crate::limits;

@@ -188,10 +188,13 @@ impl OutsideProducer {
     /// while. `head_seq` is the newest chunk taken over. Chunks from `gate_seq` on may not be
     /// overwritten.
     fn needs_room(&mut self, head_seq: u64, gate_seq: u64) -> bool {
-        let slot_count = u64::from(self.ring.reader().geometry().slot_count());
+        let ring = self.ring.reader();
+        let slot_count = u64::from(ring.geometry().slot_count());
+        // Long chunks fill a ring long before its slots are used.
+        let held_count = (head_seq + 1).saturating_sub(ring.tail_seq()).clamp(16, slot_count);
         let is_short = self.mapped().is_some_and(|mapped| mapped.owner.is_short_of_room());
-        let is_behind = head_seq.saturating_sub(gate_seq) >= slot_count / 4;
-        if !(is_short || is_behind) || head_seq - self.sampled_seq < slot_count / 16 {
+        let is_behind = head_seq.saturating_sub(gate_seq) >= held_count / 4;
+        if !(is_short || is_behind) || head_seq - self.sampled_seq < held_count / 16 {
             return false;
         }
         self.sampled_seq = head_seq;
@@ -392,6 +395,9 @@ fn believe_producer<R: Reactor + 'static>(
 ) {
     if record.head_seq != head_seq {
         return refuse_producer(shard, index, "it ended after a chunk that it did not publish");
+    }
+    if let Err(rule) = taking::look_back(shard, index) {
+        return refuse_producer(shard, index, rule);
     }
     let run = shard.runs[index as usize].as_mut().expect("the caller has checked it");
     let producer = run.producer().and_then(|producer| Some(producer.mapped()?.view.clone()));

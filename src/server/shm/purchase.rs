@@ -86,8 +86,9 @@ pub(in crate::server) fn await_ring<R: Reactor + 'static>(
 ) -> Result<(), ApiError> {
     let place = place_at_door(shard)?;
     let ring = shard.expected_ring(produce.ring_bytes, produce.chunk_bytes).map_err(refusal)?;
-    let class_bytes = ring.slot_count * limits::RING_BYTES_PER_SLOT;
-    relay::check_door_memory(shard, class_bytes, class_bytes)?;
+    let private_bytes = ring.slot_count * limits::RING_BYTES_PER_SLOT;
+    let class_bytes = class_for_producer(private_bytes, produce.ring_bytes);
+    relay::check_door_memory(shard, class_bytes, private_bytes)?;
     let anchor = shard.anchor;
     let wanted = Wanted::Ring { connection, produce: Box::new(produce), owner };
     wait_at_door(shard, connection);
@@ -95,6 +96,16 @@ pub(in crate::server) fn await_ring<R: Reactor + 'static>(
         Bought::Ring(ProducerRing::create(class_bytes, anchor))
     });
     Ok(())
+}
+
+/// Returns the class of a producer's ring. It is that of the private ring, unless the largest
+/// private ring is smaller than what was asked for.
+fn class_for_producer(private_bytes: u32, ring_bytes: u32) -> u32 {
+    if private_bytes < limits::RING_CLASS_BYTES_MAX {
+        return private_bytes; // Enough, or all that the pressure allows.
+    }
+    let holds = |class_bytes: &u32| *class_bytes >= private_bytes.max(ring_bytes);
+    limits::DOOR_RING_BYTES.into_iter().find(holds).unwrap_or(limits::DOOR_RING_BYTES_MAX)
 }
 
 pub(in crate::server) fn place_at_door<R: Reactor + 'static>(
@@ -218,4 +229,25 @@ pub(in crate::server) fn open_relay<R: Reactor + 'static>(
         Some(Box::new(Door::new(Behind::Relay(Box::new(relay)), control, looks, place)));
     shard.counters.doors_opened += 1;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_producers_ring_is_the_private_one_or_goes_beyond_the_largest() {
+        for (private_bytes, ring_bytes, class_bytes) in [
+            (4 << 10, 1, 4 << 10),
+            (256 << 10, 8 << 20, 256 << 10), // Memory is short.
+            (1 << 20, 300 << 10, 1 << 20),   // For its longest chunk.
+            (1 << 20, 1 << 20, 1 << 20),
+            (1 << 20, (1 << 20) + 1, 2 << 20),
+            (1 << 20, 3 << 20, 4 << 20),
+            (1 << 20, 8 << 20, 8 << 20),
+            (1 << 20, u32::MAX, 8 << 20),
+        ] {
+            assert_eq!(class_for_producer(private_bytes, ring_bytes), class_bytes);
+        }
+    }
 }

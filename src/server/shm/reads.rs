@@ -10,7 +10,7 @@ use crate::engine::policy::{Log, totals_before};
 use crate::reactor::Reactor;
 use crate::server::ServerShard;
 use crate::server::guests::ServedRemote;
-use crate::server::shm::ProcessSeat;
+use crate::server::shm::{ProcessSeat, taking};
 use crate::shard::run::Seat;
 use crate::stream::{Kinds, Totals};
 
@@ -56,6 +56,11 @@ impl ProcessSeat {
 }
 /// Counts what other processes have read of an execution since the last count.
 pub(in crate::server) fn count_reads<R: Reactor + 'static>(shard: &mut ServerShard<R>, index: u32) {
+    let run = shard.runs[index as usize].as_ref();
+    if run.is_none_or(|run| run.remotes.is_empty()) {
+        return;
+    }
+    let _ = taking::look_back(shard, index); // The bytes before each position are needed.
     let Some(run) = &mut shard.runs[index as usize] else { return };
     let Some(log) = shard.engine.log(run.handle) else { return };
     let mut newly = Totals::ZERO;
@@ -84,6 +89,7 @@ pub(in crate::server) fn count_last_reads<R: Reactor + 'static>(
     index: u32,
     remote: &mut ServedRemote,
 ) {
+    let _ = taking::look_back(shard, index);
     let Some(run) = &shard.runs[index as usize] else { return };
     let Some(log) = shard.engine.log(run.handle) else { return };
     let producer = run.guest.door.as_ref().and_then(|door| door.producer_reader());

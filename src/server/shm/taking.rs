@@ -4,14 +4,21 @@
 //! are then copied into the private ring, and each copy is checked afterwards. If the private ring
 //! has no room, nothing is taken, and the producer's gate stays.
 //!
-//! Otherwise chunks are only examined: the engine is told of them, and their bytes stay where
-//! readers in other processes read them. When a reader comes in this process, and at the end, what
-//! the producer's ring still holds is copied first.
+//! Otherwise their bytes stay where readers in other processes read them. Some of these readers
+//! need the length or the kind of each chunk from the engine. Then each chunk is examined, and the
+//! engine is told of it. Without such a reader, chunks are *passed over*. Only the newest one is
+//! examined, and the engine is told of its number and of all bytes. If that does not follow from
+//! the chunks before, each chunk is examined after all. That finds the one that breaks a rule.
+//!
+//! The ring is looked through for passed chunks when a reader comes, when an execution is
+//! inspected, and at the end ([`look_back`]). The producer's own totals by kind then count for
+//! older chunks, if they add up. When a reader comes in this process, and at the end, what the
+//! producer's ring still holds is copied.
 
 use smallvec::SmallVec;
 
 use crate::base::Instant;
-use crate::engine::{ChunkFacts, Event, Gate};
+use crate::engine::{ChunkFacts, Event, Gate, Log};
 use crate::limits;
 use crate::memory::{Descriptor, Poll, ReadError, RingReader, RingWriter, Start, WriteError};
 use crate::reactor::Reactor;
@@ -20,7 +27,7 @@ use crate::server::guests::{Served, ServedRun};
 use crate::server::shm::producer;
 use crate::server::shm::producer::OutsideProducer;
 use crate::shard::run::{Producer, Ring};
-use crate::stream::{Kind, KindTotals};
+use crate::stream::{Kind, KindTotals, Totals};
 
 /// The reason why no more chunks were taken.
 pub(in crate::server) enum Taken {
@@ -33,10 +40,12 @@ pub(in crate::server) enum Taken {
 }
 
 /// The progress of taking over a producer's ring.
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 pub(in crate::server) struct Progress {
     /// True if every taken chunk is copied into the private ring.
     pub is_mirrored: bool,
+    /// True if chunks were passed over since the ring was looked through.
+    pub has_passed: bool,
     /// Bytes of all chunks that were taken over.
     total_bytes: u64,
     /// The time at which the newest of them came.
@@ -58,17 +67,15 @@ struct Bounds {
 pub(in crate::server) type Broken = &'static str;
 
 const OVERWRITTEN: Broken = "a chunk was overwritten before it was taken";
+const DISAPPEARED: Broken = "a published chunk has disappeared";
+const WRONG_TOTAL: Broken = "a chunk has a wrong total of bytes";
 
 /// The facts of some chunks, for the engine.
 type Facts = SmallVec<[ChunkFacts; limits::BURST_CHUNKS_MAX as usize]>;
 
-/// Returns the next chunk, if it is published. `total_bytes` is the sum of all chunks before it.
+/// Returns a chunk, if it is published.
 #[inline]
-fn next_chunk(
-    from: &RingReader,
-    seq: u64,
-    total_bytes: u64,
-) -> Result<Option<(Descriptor, Kind)>, Broken> {
+fn chunk_at(from: &RingReader, seq: u64) -> Result<Option<(Descriptor, Kind)>, Broken> {
     let descriptor = match from.poll(seq) {
         Poll::Ready(descriptor) => descriptor,
         Poll::Pending => return Ok(None),
@@ -81,8 +88,19 @@ fn next_chunk(
     if usize::from(header.key) >= limits::KEYS_MAX {
         return Err("a chunk has an unknown key");
     }
+    Ok(Some((descriptor, kind)))
+}
+
+/// Returns the next chunk, if it is published. `total_bytes` is the sum of all chunks before it.
+#[inline]
+fn next_chunk(
+    from: &RingReader,
+    seq: u64,
+    total_bytes: u64,
+) -> Result<Option<(Descriptor, Kind)>, Broken> {
+    let Some((descriptor, kind)) = chunk_at(from, seq)? else { return Ok(None) };
     if Some(descriptor.total_bytes) != total_bytes.checked_add(u64::from(descriptor.length)) {
-        return Err("a chunk has a wrong total of bytes");
+        return Err(WRONG_TOTAL);
     }
     Ok(Some((descriptor, kind)))
 }
@@ -117,6 +135,34 @@ fn copy_chunk(
 }
 
 impl Progress {
+    /// Passes over the chunks of `from` after chunk `seq`, through the newest one that the gate
+    /// admits. Returns their totals with all before, or `None` if there are few, or if the newest
+    /// does not follow from chunk `seq`.
+    fn leap(&mut self, from: &RingReader, seq: u64, gate: &Gate) -> Option<Totals> {
+        assert!(gate.credit_bytes == u64::MAX); // It would depend on each length.
+        let ring = from.geometry();
+        // What the engine was not told of is not overwritten (S2), so no ring holds more.
+        let head_seq = from.head_seq().min(seq + u64::from(ring.slot_count()));
+        let head_seq = head_seq.min(gate.credit_seq.saturating_sub(1));
+        if head_seq < seq + limits::GUEST_CHUNKS_PASSED_MIN {
+            return None;
+        }
+        let Ok(Some((newest, _))) = chunk_at(from, head_seq) else { return None };
+        let between = head_seq - seq - 1;
+        let bytes = newest.total_bytes.checked_sub(self.total_bytes)?;
+        let bytes_between = bytes.checked_sub(u64::from(newest.length))?;
+        let bytes_max = between * u64::from(ring.length_max());
+        if bytes_between > bytes_max.min(u64::from(ring.data_bytes())) {
+            return None;
+        }
+        // Clamped to the range that is possible for a correct producer.
+        self.tail_seq = from.tail_seq().clamp(self.tail_seq.max(1), head_seq);
+        self.total_bytes = newest.total_bytes;
+        self.came = newest.published();
+        self.has_passed = true;
+        Some(Totals { chunks: head_seq, bytes: newest.total_bytes })
+    }
+
     /// Examines chunks of `from` after chunk `seq` and collects their facts for the engine.
     fn look_at(
         &mut self,
@@ -197,11 +243,13 @@ impl ServedRun {
         result
     }
 
-    /// Copies the chunks that were only examined, as far as the producer's ring still holds them.
-    /// `before` returns the totals before a chunk.
+    /// Copies the chunks that were only examined, as far as the producer's ring still holds them
+    /// and the private ring can. `log` is the engine's, and `before` returns the totals before a
+    /// chunk.
     fn mirror(
         &mut self,
         now: Instant,
+        log: &impl Log,
         before: impl Fn(u64) -> Option<KindTotals>,
     ) -> Result<(), Broken> {
         let until_seq = self.ingested_seq;
@@ -211,9 +259,10 @@ impl ServedRun {
             return Ok(());
         };
         let Some(reader) = door.producer_reader() else { return Ok(()) };
+        let from_seq = first_that_fits(writer, log);
         let mut result = Ok(());
         for _ in 0..MIRROR_ATTEMPTS_MAX {
-            let tail_seq = reader.tail_seq().min(until_seq + 1);
+            let tail_seq = reader.tail_seq().max(from_seq).min(until_seq + 1);
             if tail_seq > writer.head_seq() + 1 {
                 skip_to(writer, tail_seq, &before);
             }
@@ -235,6 +284,20 @@ impl ServedRun {
 /// The limit of attempts to copy from the tail, which the producer overwrites meanwhile.
 const MIRROR_ATTEMPTS_MAX: u32 = 16;
 
+/// Returns the first of the newest chunks of this log that can be in the ring together. A producer
+/// may have a larger ring than that.
+fn first_that_fits(writer: &RingWriter, log: &impl Log) -> u64 {
+    let (mut seq, mut bytes) = (log.head_seq() + 1, 0);
+    while seq > log.tail_seq() {
+        bytes += u64::from(log.meta(seq - 1).length) + limits::CHUNK_HEADER_BYTES;
+        if bytes > u64::from(writer.geometry().data_bytes()) {
+            break;
+        }
+        seq -= 1;
+    }
+    seq
+}
+
 fn skip_to(writer: &mut RingWriter, seq: u64, before: &impl Fn(u64) -> Option<KindTotals>) {
     let kinds = before(seq).unwrap_or_default();
     writer.skip_to(&Start { seq, total_bytes: kinds.byte_count(), kinds });
@@ -249,7 +312,7 @@ fn copy_through(
     while to.head_seq() < until_seq {
         match copy_chunk(from, to, &Gate::OPEN, now)? {
             Ok(_) => {}
-            Err(_) => return Err("a published chunk has disappeared"),
+            Err(_) => return Err(DISAPPEARED),
         }
     }
     Ok(())
@@ -276,6 +339,7 @@ fn take_of_producer<R: Reactor + 'static>(
     index: u32,
 ) -> Result<Taken, Broken> {
     choose_mirror(shard, index)?;
+    pass_over(shard, index);
     let (mut chunks, mut bytes) = (0, 0);
     loop {
         let run = shard.runs[index as usize].as_mut();
@@ -308,6 +372,141 @@ fn take_of_producer<R: Reactor + 'static>(
     }
 }
 
+/// Takes over many chunks at once, if nobody needs the length or the kind of each.
+fn pass_over<R: Reactor + 'static>(shard: &mut ServerShard<R>, index: u32) {
+    let Some(run) = shard.runs[index as usize].as_mut() else { return };
+    let (handle, gate, seq) = (run.handle, run.allowed(), run.ingested_seq);
+    if gate.credit_bytes != u64::MAX || !shard.engine.may_pass_over(handle) {
+        return;
+    }
+    let Some(producer) = run.producer().filter(|producer| !producer.taken.is_mirrored) else {
+        return;
+    };
+    let mut progress = producer.taken;
+    let through = producer.reader().and_then(|reader| progress.leap(reader, seq, &gate));
+    producer.taken = progress;
+    if let Some(through) = through {
+        shard.ingest_passed(index, through);
+        if progress.came < shard.now {
+            shard.engine.handle(Event::ActiveAt(handle, progress.came), shard.now);
+        }
+    }
+}
+
+/// The content of a ring.
+struct Found {
+    /// Totals of all chunks before.
+    before: KindTotals,
+    newest: Vec<ChunkFacts>,
+}
+
+/// Tells the engine what a producer's ring holds of chunks that were passed over.
+///
+/// # Errors
+/// The rule that the ring breaks. The engine then still knows of no chunk that is held.
+pub(in crate::server) fn look_back<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    index: u32,
+) -> Result<(), Broken> {
+    let Some(run) = shard.runs.get_mut(index as usize).and_then(Option::as_mut) else {
+        return Ok(());
+    };
+    let (handle, seq) = (run.handle, run.ingested_seq);
+    let Ring::Here(writer) = &run.ring else { return Ok(()) };
+    let slot_count = writer.geometry().slot_count();
+    let Some(producer) = run.producer().filter(|producer| producer.taken.has_passed) else {
+        return Ok(());
+    };
+    let through = Totals { chunks: seq, bytes: producer.taken.total_bytes };
+    let Some(reader) = producer.reader() else { return Ok(()) };
+    let Found { before, newest } = look_through(reader, through, slot_count as usize)?;
+    producer.taken.has_passed = false;
+    shard.tell(Event::Found(handle, &before, &newest));
+    Ok(())
+}
+
+/// Calls [`look_back`] for a new reader in another process. A producer that breaks a rule fails.
+pub(in crate::server) fn look_back_for_reader<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    index: u32,
+) {
+    if let Err(rule) = look_back(shard, index) {
+        producer::refuse_producer(shard, index, rule);
+    }
+}
+
+/// Looks through a ring for the chunks that `through` includes. At most `count_max` are returned.
+fn look_through(from: &RingReader, through: Totals, count_max: usize) -> Result<Found, Broken> {
+    let held_max = u64::from(from.geometry().slot_count());
+    let oldest_seq = (through.chunks + 1).saturating_sub(held_max).max(1);
+    for attempt in 1..=MIRROR_ATTEMPTS_MAX {
+        let tail = from.tail_totals();
+        if tail.is_none() && attempt < MIRROR_ATTEMPTS_MAX {
+            // Its writer may have lost the processor in the middle of a change.
+            std::thread::yield_now();
+            continue;
+        }
+        let tail_seq = tail.map_or_else(|| from.tail_seq(), |tail| tail.tail_seq);
+        let from_seq = tail_seq.clamp(oldest_seq, through.chunks + 1);
+        let (gone, mut newest) = match chunks_from(from, from_seq, through) {
+            Err(OVERWRITTEN) => continue, // It is none that may not be overwritten.
+            found => found?,
+        };
+        let mut before = tail.filter(|tail| adds_up(&tail.kinds, gone)).map(|tail| tail.kinds);
+        let before = before.get_or_insert_with(|| all_of(newest.first(), gone));
+        let excess = newest.len().saturating_sub(count_max);
+        newest.drain(..excess).for_each(|chunk| before.count(chunk.kind, chunk.length));
+        return Ok(Found { before: *before, newest });
+    }
+    // Not even the tail of a correct producer moves so often.
+    Ok(Found { before: all_of(None, through), newest: Vec::new() })
+}
+
+/// Returns the chunks of a ring that `through` includes, from chunk `from_seq` on. The totals are
+/// those of all chunks before.
+fn chunks_from(
+    from: &RingReader,
+    from_seq: u64,
+    through: Totals,
+) -> Result<(Totals, Vec<ChunkFacts>), Broken> {
+    if from_seq > through.chunks {
+        return Ok((through, Vec::new()));
+    }
+    let (first, _) = chunk_at(from, from_seq)?.ok_or(DISAPPEARED)?;
+    let bytes = first.total_bytes.checked_sub(u64::from(first.length)).ok_or(WRONG_TOTAL)?;
+    let gone = Totals { chunks: from_seq - 1, bytes };
+    if gone.bytes > gone.chunks.saturating_mul(u64::from(from.geometry().length_max())) {
+        return Err(WRONG_TOTAL);
+    }
+    let mut total_bytes = gone.bytes;
+    let mut newest = Vec::with_capacity((through.chunks - gone.chunks) as usize);
+    for seq in from_seq..=through.chunks {
+        let (chunk, kind) = next_chunk(from, seq, total_bytes)?.ok_or(DISAPPEARED)?;
+        let Descriptor { length, header, .. } = chunk;
+        total_bytes = chunk.total_bytes;
+        newest.push(ChunkFacts { length, kind, key: header.key, tail_seq: from_seq });
+    }
+    if total_bytes == through.bytes { Ok((gone, newest)) } else { Err(WRONG_TOTAL) }
+}
+
+/// True if these totals, which a producer has stored, are `all` in sum.
+fn adds_up(kinds: &KindTotals, all: Totals) -> bool {
+    let (known, unknown) = kinds.each().split_at(Kind::ALL.len());
+    let sum = known.iter().try_fold(Totals::ZERO, |sum, totals| {
+        let chunks = sum.chunks.checked_add(totals.chunks)?;
+        Some(Totals { chunks, bytes: sum.bytes.checked_add(totals.bytes)? })
+    });
+    sum == Some(all) && unknown.iter().all(|totals| *totals == Totals::ZERO)
+}
+
+/// Returns these totals as those of the kind of `chunk`. A producer that died while it changed its
+/// totals by kind leaves no better ones.
+fn all_of(chunk: Option<&ChunkFacts>, totals: Totals) -> KindTotals {
+    let mut kinds = KindTotals::default();
+    kinds.add(chunk.map_or(Kind::default(), |chunk| chunk.kind), totals);
+    kinds
+}
+
 /// Starts or stops the copying of chunks, depending on whether this process has readers.
 fn choose_mirror<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
@@ -331,15 +530,17 @@ fn mirror_producer<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     index: u32,
 ) -> Result<(), Broken> {
+    let looked = look_back(shard, index);
     let Some(run) = shard.runs[index as usize].as_mut() else { return Ok(()) };
     let (handle, engine) = (run.handle, &shard.engine);
+    let Some(log) = engine.log(handle) else { return Ok(()) };
     let before = |seq| engine.totals_before(handle, seq);
-    let result = run.mirror(shard.now, before);
+    let result = run.mirror(shard.now, log, before);
     if let Ring::Here(writer) = &run.ring {
         let tail_seq = writer.tail_seq();
         shard.engine.handle(Event::HeldFrom(handle, tail_seq), shard.now);
     }
-    result
+    looked.and(result)
 }
 
 /// Copies what the producer's ring holds, for a new reader in this process.
