@@ -2,7 +2,8 @@
 //!
 //! Owned by one shard thread. It reads no clock (`now` is an argument), makes no callbacks, and
 //! allocates only in [`Wheel::new`]. A tick is 2^14 ns. A timer's *due tick* is its deadline
-//! rounded up, so it never fires early and at most one tick late.
+//! rounded up, so it never fires early and at most one tick late. The memory of a timer is first
+//! written when so many are armed at once, and the kernel provides it then.
 //!
 //! Nine levels of 64 slots cover all 2^50 ticks that 64 bits of nanoseconds hold, so no deadline is
 //! too far. A timer's level is the highest base-64 digit in which its due tick differs from
@@ -24,7 +25,7 @@
 //! - W2: a timer is at the place that `place_of` returns, and nowhere else.
 //! - W3: a bit of an occupancy map is set if and only if its slot or level holds a timer.
 //! - W4: within a slot, timers of one tick are in the order in which they were armed.
-//! - W5: armed timers and free nodes together are the capacity.
+//! - W5: armed timers and free nodes together are all nodes, and at most the capacity.
 //! - W6: the bound of a mixed slot, and that of all timers, is never late.
 //!
 //! The tests are in `wheel/tests.rs`. A sorted map is the model for a million random operations.
@@ -141,7 +142,9 @@ struct TimerPlace {
 /// ```
 #[derive(Debug)]
 pub struct Wheel<T> {
-    nodes: Box<[Node<T>]>,
+    /// All nodes that were ever armed. There is memory for the capacity.
+    nodes: Vec<Node<T>>,
+    capacity: u32,
     free_head: u32,
     count: u32,
     /// Number of timers that were ever armed.
@@ -167,13 +170,10 @@ impl<T: Copy> Wheel<T> {
     /// If `capacity` is `u32::MAX`.
     pub fn new(capacity: u32, now: Instant) -> Wheel<T> {
         assert!(capacity < NOBODY); // No index equals the end of a list.
-        let node = |index: u32| {
-            let next = if index + 1 == capacity { NOBODY } else { index + 1 };
-            Node { due_tick: 0, generation: 0, next, prev: NOBODY, payload: None }
-        };
         Wheel {
-            nodes: (0..capacity).map(node).collect(),
-            free_head: if capacity == 0 { NOBODY } else { 0 },
+            nodes: Vec::with_capacity(capacity as usize),
+            capacity,
+            free_head: NOBODY,
             count: 0,
             armed_total: 0,
             elapsed_tick: tick_before(now),
@@ -194,7 +194,7 @@ impl<T: Copy> Wheel<T> {
     /// [`Full`]; nothing is armed then.
     pub fn arm(&mut self, deadline: Instant, payload: T) -> Result<TimerId, Full> {
         if self.free_head == NOBODY {
-            return Err(Full { capacity: self.capacity() });
+            self.add_node()?;
         }
         let index = self.free_head;
         self.armed_total += 1;
@@ -276,7 +276,20 @@ impl<T: Copy> Wheel<T> {
 
     /// Number of timers that can be armed.
     pub fn capacity(&self) -> u32 {
-        self.nodes.len() as u32
+        self.capacity
+    }
+
+    /// Makes the only free node.
+    #[cold]
+    fn add_node(&mut self) -> Result<(), Full> {
+        let index = self.nodes.len() as u32;
+        if index == self.capacity {
+            return Err(Full { capacity: self.capacity });
+        }
+        let (next, prev) = (NOBODY, NOBODY);
+        self.nodes.push(Node { due_tick: 0, generation: 0, next, prev, payload: None });
+        self.free_head = index;
+        Ok(())
     }
 
     /// The bound of the slot that is due next, or [`NEVER`]. A lower level always comes first.

@@ -22,10 +22,11 @@ impl<T: Copy> Wheel<T> {
         while index != NOBODY {
             assert!(self.nodes[index as usize].payload.is_none(), "W5: {index} is armed and free");
             free_count += 1;
-            assert!(free_count <= self.capacity(), "W5: the free list is a circle");
+            assert!(free_count <= self.capacity, "W5: the free list is a circle");
             index = self.nodes[index as usize].next;
         }
-        assert_eq!(armed_count + free_count, self.capacity(), "W5: capacity");
+        assert_eq!(armed_count + free_count, self.nodes.len() as u32, "W5: nodes");
+        assert!(self.nodes.len() as u32 <= self.capacity, "W5: capacity");
         let armed = self.nodes.iter().filter(|node| node.payload.is_some());
         let due_tick_min = armed.map(|node| node.due_tick).min().unwrap_or(NEVER);
         assert!(self.due_tick_first <= due_tick_min, "W6: the first");
