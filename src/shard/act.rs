@@ -435,10 +435,9 @@ pub(super) fn take_sink<R: Reactor + 'static, O: Outlet<R>>(
     shard: &mut Shard<R, O>,
     subscriber: SubscriberId,
 ) -> Sink<O::Key> {
-    let sink = &mut shard.sinks[subscriber.0.index as usize];
-    match sink.subscriber == Some(subscriber) {
-        true => std::mem::replace(sink, Sink::NONE),
-        false => Sink::NONE,
+    match shard.sinks.get_mut(subscriber.0.index as usize) {
+        Some(sink) if sink.subscriber == Some(subscriber) => std::mem::replace(sink, Sink::NONE),
+        _ => Sink::NONE, // It is on another thread.
     }
 }
 
