@@ -623,9 +623,12 @@ pub const RECEIVE_SCRATCH_BYTES: usize = 64 << 10;
 pub const RECEIVE_BUFFER_BYTES: u32 = 4 << 10;
 /// Receive buffers of one shard for io_uring: 1 MiB. An idle connection holds none.
 pub const RECEIVE_BUFFERS: u16 = 256;
+/// Receive buffers that are in use at the start, and that are added whenever all are full.
+pub const RECEIVE_BUFFERS_STEP: u16 = 32;
 
 const _: () = {
     assert!(RECEIVE_BUFFERS.is_power_of_two()); // The kernel masks an index with it.
+    assert!(RECEIVE_BUFFERS_STEP > 0 && RECEIVE_BUFFERS_STEP <= RECEIVE_BUFFERS);
     assert!(DOOR_SPIN.as_nanos() <= SPIN_DEFAULT.as_nanos()); // A sleeper has polled so long.
     assert!(CONNECTIONS_MAX < 1 << 24); // A completion names 24 bits of slot.
     assert!(KINDS_MAX <= 16); // A filter is 16 bits.

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use streamdoor::base::Instant;
 use streamdoor::engine::Timeouts;
 use streamdoor::limits::{BURST_CHUNKS_MAX, RING_BYTES_PER_SLOT, RING_NEED_BYTES_DEFAULT};
+use streamdoor::memory::heap;
 use streamdoor::reactor::{Idle, ListenAddress};
 use streamdoor::server::{Server, ServerConfig};
 use streamdoor::shard::ShardConfig;
@@ -79,6 +80,7 @@ pub fn command(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Fail
 /// [`Failure::Environment`].
 pub fn start(load: Load, listen: Vec<ListenAddress>) -> Result<Server, Failure> {
     allow_descriptors(u64::from(load.connections) + DESCRIPTORS_OTHER)?;
+    heap::share_one_heap(); // As `streamdoor serve` with one shard.
     let mut shard = ShardConfig {
         reactor: load.reactor,
         idle: load.idle,
@@ -109,6 +111,7 @@ pub fn start(load: Load, listen: Vec<ListenAddress>) -> Result<Server, Failure> 
             inserted.expect("it is described right");
         }),
     );
+    heap::trim();
     server.map_err(|error| Failure::Environment(error.to_string()))
 }
 

@@ -3,8 +3,8 @@
 //!
 //! `guard` calls foreign code; `time` holds instants and durations as plain numbers. `id`
 //! holds the ids that callers see; [`plain`] makes foreign text harmless. `pool` holds fixed
-//! tables with generations, `principal` the names of callers, [`planted`] the bugs for the
-//! simulator, and `random` a seeded generator.
+//! tables with generations, and `table` plain ones. `principal` has the names of callers,
+//! [`planted`] the bugs for the simulator, and `random` a seeded generator.
 
 pub(crate) mod guard;
 pub(crate) mod id;
@@ -13,6 +13,7 @@ pub mod planted;
 pub(crate) mod pool;
 pub(crate) mod principal;
 pub(crate) mod random;
+pub(crate) mod table;
 pub(crate) mod time;
 
 pub use guard::{Guarded, Panicked, guarded};
@@ -20,4 +21,5 @@ pub use id::{ExecutionId, ProgressToken, SubscriberId};
 pub use pool::{Handle, Pool};
 pub use principal::Principal;
 pub use random::Random;
+pub use table::Table;
 pub use time::Instant;

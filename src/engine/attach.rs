@@ -203,10 +203,11 @@ impl Engine {
         match rest {
             NoDelivery::Coalesce => {
                 let local = self.registry.local_mut(subscriber).expect("it is being walked over");
-                if local.detail.coalesce_timer.is_none() {
-                    let delay_max = local.detail.coalesce.expect("it coalesces").delay_max;
+                let coalescing = local.detail.coalescing.as_mut().expect("it coalesces");
+                if coalescing.timer.is_none() {
+                    let delay_max = coalescing.spec.delay_max;
                     let timer = self.effects.arm(delay_max, Timer::Coalesce(subscriber));
-                    note(&mut local.detail.coalesce_timer, timer);
+                    note(&mut coalescing.timer, timer);
                 }
             }
             NoDelivery::Disconnect => self.detach(subscriber, DetachReason::Lag),
@@ -360,8 +361,8 @@ impl Engine {
     pub(super) fn coalesced(&mut self, subscriber: SubscriberId) {
         let execution = self.registry.execution_of(subscriber).expect("a timer's subscriber lives");
         let local = self.registry.local_mut(subscriber).expect("only a local one coalesces");
-        fired(&mut local.detail.coalesce_timer);
         assert!(local.coalesces);
+        fired(&mut local.detail.coalescing.as_mut().expect("it coalesces").timer);
         local.flush = true;
         self.mark_dirty(execution);
     }

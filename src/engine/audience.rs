@@ -67,7 +67,9 @@ impl Audience {
         local.set_plain();
         assert!(local.plain_chunks == 0); // L1: it is given nothing more.
         self.has_holes = true;
-        [local.detail.coalesce_timer.take(), local.detail.grace_timer.take()]
+        let coalescing = local.detail.coalescing.as_mut();
+        let timer = coalescing.and_then(|coalescing| coalescing.timer.take());
+        [timer, local.detail.grace_timer.take()]
     }
 
     /// Removes the local subscribers that are gone. Returns false if there were none.

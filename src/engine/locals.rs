@@ -50,9 +50,14 @@ impl Locals {
     pub fn push(&mut self, local: Local) {
         assert!(!local.gone);
         assert!(local.fresh); // It was given nothing yet.
-        self.apart().push(local);
+        let list = self.apart();
+        if list.len() == list.capacity() {
+            // Not doubled: half of the memory of ten thousand subscribers could be unused.
+            list.reserve_exact((list.len() / 8).max(2));
+        }
+        list.push(local);
         // Allocated here, because a chunk must not allocate.
-        self.names.reserve((2 * self.list.len()).saturating_sub(self.names.len()));
+        self.names.reserve_exact((2 * self.list.capacity()).saturating_sub(self.names.len()));
         assert!(self.names.capacity() >= 2 * self.list.len());
     }
 

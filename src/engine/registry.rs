@@ -124,7 +124,7 @@ impl Registry {
             remote.successor = successor;
         } else {
             let local = self.local_mut(subscriber).expect("a living subscriber");
-            local.detail.successor = successor;
+            local.detail.successor = successor.map(Box::new);
         }
     }
 

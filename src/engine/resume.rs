@@ -62,7 +62,7 @@ impl Audience {
             terms: local.terms,
             next_seq,
             is_lost: local.is_lost(),
-            successor: local.detail.successor,
+            successor: local.detail.successor.as_deref().copied(),
         });
         let remotes = self.remotes.iter().filter(|remote| remote.replays && !remote.gone);
         let remotes = remotes.map(|remote| ResumableSubscriber {

@@ -33,7 +33,7 @@ pub(super) struct Local {
     /// True while nothing was given: a first gap may have the reason `Late`. Under `block` gaps
     /// leave it set.
     pub fresh: bool,
-    /// True if `detail.coalesce` is set.
+    /// True if `detail.coalescing` is set.
     pub coalesces: bool,
     /// True if the pending chunks have waited long enough for coalescing.
     pub flush: bool,
@@ -66,10 +66,17 @@ pub(super) struct Detail {
     pub acked_seq: u64,
     /// The last chunk of its kinds that it was given or told of in a gap.
     pub reported_seq: u64,
-    pub coalesce: Option<Coalesce>,
-    pub coalesce_timer: Option<TimerId>,
     pub grace_timer: Option<TimerId>,
-    pub successor: Option<Successor>,
+    // Few subscribers have these.
+    pub coalescing: Option<Box<Coalescing>>,
+    pub successor: Option<Box<Successor>>,
+}
+
+/// The state of a subscriber that coalesces.
+#[derive(Debug)]
+pub(super) struct Coalescing {
+    pub spec: Coalesce,
+    pub timer: Option<TimerId>,
 }
 
 /// The maximum of chunks that a subscriber may be given and has not acknowledged. The first one is
@@ -133,6 +140,7 @@ pub(super) enum Overtaken {
 
 const _: () = {
     assert!(size_of::<Local>() <= 128); // A pair of cache lines, which are fetched together.
+    assert!(size_of::<Detail>() <= 144); // Ten thousand subscribers may be idle at once.
     assert!(limits::DROP_LIMIT_CHUNKS > 0);
     assert!(limits::BUFFER_LIMIT_CHUNKS >= limits::DROP_LIMIT_CHUNKS);
     assert!(limits::DISCONNECT_LIMIT_CHUNKS >= limits::BUFFER_LIMIT_CHUNKS);
@@ -156,9 +164,8 @@ impl Local {
             window: None,
             acked_seq: cursor.next_seq - 1,
             reported_seq: cursor.next_seq - 1,
-            coalesce: spec.coalesce,
-            coalesce_timer: None,
             grace_timer: None,
+            coalescing: spec.coalesce.map(|spec| Box::new(Coalescing { spec, timer: None })),
             successor: None,
         });
         Local {
@@ -325,7 +332,7 @@ impl Local {
     }
 
     fn waits_for_company(&self, log: &ChunkLog) -> bool {
-        let coalesce = self.detail.coalesce.expect("the flag says so");
+        let coalesce = self.detail.coalescing.as_ref().expect("the flag says so").spec;
         let pending = pending(&self.terms, &self.cursor, log);
         pending.bytes < coalesce.bytes_max && pending.chunks < u64::from(self.terms.limit.chunks)
     }

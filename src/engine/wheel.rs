@@ -2,7 +2,8 @@
 //!
 //! Owned by one shard thread. It reads no clock (`now` is an argument), makes no callbacks, and
 //! allocates only in [`Wheel::new`]. A tick is 2^14 ns. A timer's *due tick* is its deadline
-//! rounded up, so it never fires early and at most one tick late.
+//! rounded up, so it never fires early and at most one tick late. The memory of a timer is first
+//! written when so many are armed at once, and the kernel provides it then.
 //!
 //! Nine levels of 64 slots cover all 2^50 ticks that 64 bits of nanoseconds hold, so no deadline is
 //! too far. A timer's level is the highest base-64 digit in which its due tick differs from
@@ -12,26 +13,25 @@
 //! the timers in this slot.
 //!
 //! Arming and cancelling are O(1). Firing is O(1) per timer, plus at most one move per level during
-//! its life. [`Wheel::next_deadline`] is a load. A shard that polls asks several wheels in every
-//! turn, so the answer is cached until its owner fires or is cancelled. Finding it again is O(1)
-//! while the next timer is in a slot of one tick. The same holds for a slot whose timers were armed
-//! in order of their deadlines. A mixed slot caches its minimum, too, and is scanned after the
-//! owner of the minimum was cancelled. A deadline that only moves later (inactivity) is therefore
-//! best not cancelled: let it fire, look at the last activity, and arm the rest.
+//! its life. [`Wheel::next_deadline`] is a load, because a shard that polls asks several wheels in
+//! every turn. No slot is ever scanned for its minimum. A slot whose timers were armed in the order
+//! of their deadlines has it at its head. A mixed slot keeps a *bound*: no timer in it is due
+//! before. The bound stays when its owner is cancelled, so the next deadline may be early. At that
+//! time the slot is emptied into the levels below, where the bounds are exact again. A cancelled
+//! timer therefore costs at most one vain look, like a timer that was left to fire.
 //!
 //! Invariants ([`Wheel::audit`], in `wheel/audit.rs`, checks them after every simulator step):
 //! - W1: no armed timer has a due tick before `elapsed_tick`.
 //! - W2: a timer is at the place that `place_of` returns, and nowhere else.
 //! - W3: a bit of an occupancy map is set if and only if its slot or level holds a timer.
 //! - W4: within a slot, timers of one tick are in the order in which they were armed.
-//! - W5: armed timers and free nodes together are the capacity.
-//! - W6: the due tick that is cached as the first is the first.
+//! - W5: armed timers and free nodes together are all nodes, and at most the capacity.
+//! - W6: the bound of a mixed slot, and that of all timers, is never late.
 //!
 //! The tests are in `wheel/tests.rs`. A sorted map is the model for a million random operations.
 
 #![forbid(unsafe_code)]
 
-use std::cell::Cell;
 use std::fmt;
 use std::num::NonZeroU64;
 
@@ -51,18 +51,15 @@ const LEVELS: usize = 9;
 const TICK_LAST: u64 = 1 << (u64::BITS - WHEEL_TICK_SHIFT);
 /// The end of a list.
 const NOBODY: u32 = u32::MAX;
-/// The mark of a minimum that has to be computed.
-const STALE: u64 = u64::MAX;
 /// The mark for no armed timer, so that none is first.
-const NEVER: u64 = u64::MAX - 1;
+const NEVER: u64 = u64::MAX;
 
 const _: () = {
     assert!(TICK_LAST < 1 << (DIGIT_BITS * LEVELS as u32)); // The levels reach every tick.
-    assert!(TICK_LAST < NEVER); // No tick equals a mark.
+    assert!(TICK_LAST < NEVER); // No tick equals the mark.
     assert!(TICK_LAST >= 1 << (DIGIT_BITS * (LEVELS as u32 - 1))); // Every level is used.
     assert!(SLOTS_PER_LEVEL == u64::BITS as usize); // One word holds the occupied slots.
     assert!(LEVELS <= u16::BITS as usize); // Another holds the occupied levels.
-    assert!(NEVER < STALE); // A known answer is never taken for an unknown one.
     assert!(size_of::<Option<TimerId>>() == size_of::<TimerId>()); // No room for "not armed".
 };
 
@@ -108,13 +105,13 @@ struct Slot {
     tail: u32,
     /// True if each timer is due no earlier than the one before it. The first is then the minimum.
     sorted: bool,
-    /// The earliest due tick; [`STALE`] if unknown, or if the slot is sorted.
-    due_tick_min: Cell<u64>,
+    /// A tick before which no timer of a slot that is not sorted is due.
+    due_tick_bound: u64,
 }
 
 impl Slot {
     const fn empty() -> Slot {
-        Slot { head: NOBODY, tail: NOBODY, sorted: true, due_tick_min: Cell::new(STALE) }
+        Slot { head: NOBODY, tail: NOBODY, sorted: true, due_tick_bound: NEVER }
     }
 }
 
@@ -145,7 +142,9 @@ struct TimerPlace {
 /// ```
 #[derive(Debug)]
 pub struct Wheel<T> {
-    nodes: Box<[Node<T>]>,
+    /// All nodes that were ever armed. There is memory for the capacity.
+    nodes: Vec<Node<T>>,
+    capacity: u32,
     free_head: u32,
     count: u32,
     /// Number of timers that were ever armed.
@@ -156,8 +155,8 @@ pub struct Wheel<T> {
     now: Instant,
     /// Bit `level` is set if that level holds a timer.
     levels_occupied: u16,
-    /// The earliest due tick of all; [`STALE`] if unknown, [`NEVER`] if nothing is armed.
-    due_tick_first: Cell<u64>,
+    /// A tick before which no timer is due; [`NEVER`] if nothing is armed.
+    due_tick_first: u64,
     /// Bit `slot` of word `level` is set if that slot holds a timer.
     slots_occupied: [u64; LEVELS],
     slots: Box<[[Slot; SLOTS_PER_LEVEL]; LEVELS]>,
@@ -171,19 +170,16 @@ impl<T: Copy> Wheel<T> {
     /// If `capacity` is `u32::MAX`.
     pub fn new(capacity: u32, now: Instant) -> Wheel<T> {
         assert!(capacity < NOBODY); // No index equals the end of a list.
-        let node = |index: u32| {
-            let next = if index + 1 == capacity { NOBODY } else { index + 1 };
-            Node { due_tick: 0, generation: 0, next, prev: NOBODY, payload: None }
-        };
         Wheel {
-            nodes: (0..capacity).map(node).collect(),
-            free_head: if capacity == 0 { NOBODY } else { 0 },
+            nodes: Vec::with_capacity(capacity as usize),
+            capacity,
+            free_head: NOBODY,
             count: 0,
             armed_total: 0,
             elapsed_tick: tick_before(now),
             now,
             levels_occupied: 0,
-            due_tick_first: Cell::new(NEVER),
+            due_tick_first: NEVER,
             slots_occupied: [0; LEVELS],
             slots: Box::new([const { [const { Slot::empty() }; SLOTS_PER_LEVEL] }; LEVELS]),
         }
@@ -198,7 +194,7 @@ impl<T: Copy> Wheel<T> {
     /// [`Full`]; nothing is armed then.
     pub fn arm(&mut self, deadline: Instant, payload: T) -> Result<TimerId, Full> {
         if self.free_head == NOBODY {
-            return Err(Full { capacity: self.capacity() });
+            self.add_node()?;
         }
         let index = self.free_head;
         self.armed_total += 1;
@@ -213,10 +209,7 @@ impl<T: Copy> Wheel<T> {
         node.generation = generation.get();
         node.payload = Some(payload);
         self.count += 1;
-        let first = self.due_tick_first.get();
-        if due_tick < first && first != STALE {
-            self.due_tick_first.set(due_tick);
-        }
+        self.due_tick_first = self.due_tick_first.min(due_tick);
         self.link(index);
         Ok(TimerId { index, generation })
     }
@@ -242,26 +235,32 @@ impl<T: Copy> Wheel<T> {
     pub fn pop_expired(&mut self, now: Instant) -> Option<T> {
         self.now = self.now.max(now);
         let now_tick = tick_before(now);
-        let due_tick = self.due_tick_first();
-        if due_tick > now_tick {
-            // Near deadlines get fine slots only if `elapsed_tick` keeps up with the time.
-            self.advance(now_tick.max(self.elapsed_tick));
-            return None;
+        while self.due_tick_first <= now_tick {
+            let due_tick = self.due_tick_first;
+            self.advance(due_tick);
+            let place = place_of(self.elapsed_tick, due_tick);
+            assert!(place.level == 0);
+            let index = self.slots[0][place.slot].head;
+            if index != NOBODY {
+                assert!(self.nodes[index as usize].due_tick == due_tick);
+                self.unlink(index, place);
+                return Some(self.release(index));
+            }
+            assert!(self.due_tick_first > due_tick); // Its owner was cancelled.
         }
-        self.advance(due_tick);
-        let place = place_of(self.elapsed_tick, due_tick);
-        assert!(place.level == 0);
-        let index = self.slots[0][place.slot].head;
-        assert!(self.nodes[index as usize].due_tick == due_tick); // W6
-        self.unlink(index, place);
-        Some(self.release(index))
+        // Near deadlines get fine slots only if `elapsed_tick` keeps up with the time.
+        self.advance(now_tick.max(self.elapsed_tick));
+        None
     }
 
-    /// The time from which on [`Wheel::pop_expired`] returns the next timer; `None` if nothing is
-    /// armed. It is the end of the tick of the timer's deadline.
+    /// The time at which to call [`Wheel::pop_expired`] next; `None` if nothing is armed. No timer
+    /// fires before.
+    ///
+    /// It is the end of the tick of the next timer's deadline. If an earlier timer was cancelled,
+    /// it may be that one's: then nothing is popped, and the next answer is later.
     #[inline]
     pub fn next_deadline(&self) -> Option<Instant> {
-        let due_tick = self.due_tick_first();
+        let due_tick = self.due_tick_first;
         (due_tick != NEVER).then(|| tick_start(due_tick))
     }
 
@@ -277,49 +276,33 @@ impl<T: Copy> Wheel<T> {
 
     /// Number of timers that can be armed.
     pub fn capacity(&self) -> u32 {
-        self.nodes.len() as u32
+        self.capacity
     }
 
-    /// The earliest due tick of all, or [`NEVER`].
-    #[inline]
-    fn due_tick_first(&self) -> u64 {
-        let due_tick = self.due_tick_first.get();
-        if due_tick != STALE {
-            return due_tick;
+    /// Makes the only free node.
+    #[cold]
+    fn add_node(&mut self) -> Result<(), Full> {
+        let index = self.nodes.len() as u32;
+        if index == self.capacity {
+            return Err(Full { capacity: self.capacity });
         }
-        let due_tick = self.first_place().map_or(NEVER, |place| self.due_tick_min(place));
-        assert!(due_tick != STALE);
-        self.due_tick_first.set(due_tick);
-        due_tick
+        let (next, prev) = (NOBODY, NOBODY);
+        self.nodes.push(Node { due_tick: 0, generation: 0, next, prev, payload: None });
+        self.free_head = index;
+        Ok(())
     }
 
-    /// The place of the timer that is due next. A lower level always comes first.
-    fn first_place(&self) -> Option<TimerPlace> {
+    /// The bound of the slot that is due next, or [`NEVER`]. A lower level always comes first.
+    fn bound(&self) -> u64 {
         if self.levels_occupied == 0 {
-            return None;
+            return NEVER;
         }
         let level = self.levels_occupied.trailing_zeros() as usize;
-        let slot = self.slots_occupied[level].trailing_zeros() as usize;
-        Some(TimerPlace { level, slot })
-    }
-
-    /// The earliest due tick in an occupied slot.
-    fn due_tick_min(&self, place: TimerPlace) -> u64 {
-        let slot = &self.slots[place.level][place.slot];
-        if slot.sorted {
-            return self.nodes[slot.head as usize].due_tick;
+        let slot = &self.slots[level][self.slots_occupied[level].trailing_zeros() as usize];
+        match slot.sorted {
+            true => self.nodes[slot.head as usize].due_tick,
+            false => slot.due_tick_bound,
         }
-        if slot.due_tick_min.get() == STALE {
-            let mut index = slot.head;
-            let mut due_tick_min = STALE;
-            while index != NOBODY {
-                let node = &self.nodes[index as usize];
-                due_tick_min = due_tick_min.min(node.due_tick);
-                index = node.next;
-            }
-            slot.due_tick_min.set(due_tick_min);
-        }
-        slot.due_tick_min.get()
     }
 
     /// Moves `elapsed_tick` to `tick`, before which nothing may be due.
@@ -339,11 +322,12 @@ impl<T: Copy> Wheel<T> {
         while index != NOBODY {
             let next = self.nodes[index as usize].next;
             if planted(Planted::CascadeSkipsSlot) && next == NOBODY {
-                return;
+                break;
             }
             self.link(index);
             index = next;
         }
+        self.due_tick_first = self.bound();
     }
 
     /// Puts a node whose due tick is set at the end of its slot.
@@ -354,12 +338,11 @@ impl<T: Copy> Wheel<T> {
         let tail = slot.tail;
         if tail == NOBODY {
             slot.head = index;
-        } else if slot.sorted && due_tick < self.nodes[tail as usize].due_tick {
+        } else if !slot.sorted {
+            slot.due_tick_bound = slot.due_tick_bound.min(due_tick);
+        } else if due_tick < self.nodes[tail as usize].due_tick {
             slot.sorted = false;
-            slot.due_tick_min.set(due_tick.min(self.nodes[slot.head as usize].due_tick));
-        } else if slot.due_tick_min.get() != STALE {
-            // A stale minimum stays stale, because the minimum of the others is not known.
-            slot.due_tick_min.set(due_tick.min(slot.due_tick_min.get()));
+            slot.due_tick_bound = due_tick.min(self.nodes[slot.head as usize].due_tick);
         }
         slot.tail = index;
         if tail != NOBODY {
@@ -373,18 +356,17 @@ impl<T: Copy> Wheel<T> {
     }
 
     fn unlink(&mut self, index: u32, place: TimerPlace) {
-        let Node { due_tick, next, prev, .. } = self.nodes[index as usize];
-        if due_tick == self.due_tick_first.get() {
-            self.due_tick_first.set(STALE);
+        let Node { next, prev, .. } = self.nodes[index as usize];
+        match prev == NOBODY && next == NOBODY {
+            true => self.clear(place),
+            false => self.unlink_between(index, place, (prev, next)),
         }
-        if prev == NOBODY && next == NOBODY {
-            self.clear(place);
-            return;
-        }
+        self.due_tick_first = self.bound();
+    }
+
+    /// Unlinks a node of a slot that has others.
+    fn unlink_between(&mut self, index: u32, place: TimerPlace, (prev, next): (u32, u32)) {
         let slot = &mut self.slots[place.level][place.slot];
-        if slot.due_tick_min.get() == due_tick {
-            slot.due_tick_min.set(STALE);
-        }
         match prev {
             NOBODY => {
                 assert!(slot.head == index); // W2
@@ -399,6 +381,7 @@ impl<T: Copy> Wheel<T> {
             }
             _ => self.nodes[next as usize].prev = prev,
         }
+        slot.sorted |= slot.head == slot.tail;
     }
 
     /// Empties the list of a slot.
@@ -418,9 +401,6 @@ impl<T: Copy> Wheel<T> {
         node.prev = NOBODY;
         self.free_head = index;
         self.count -= 1;
-        if self.count == 0 {
-            self.due_tick_first.set(NEVER);
-        }
         payload
     }
 }

@@ -40,6 +40,7 @@ pub mod futex;
 pub(crate) mod growth;
 #[cfg(not(loom))]
 mod guard;
+pub mod heap;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod interleave;
 pub mod layout;

@@ -1,6 +1,10 @@
 //! Receive buffers that the kernel chooses from when bytes arrive. A connection that receives
 //! nothing therefore holds none. One ring of them serves all connections of a reactor.
 //!
+//! The kernel takes the buffers in turn, so all that it has are soon written. It is given
+//! [`RECEIVE_BUFFERS_STEP`] at the start, and more once it has none left. A reactor that receives
+//! little takes little memory.
+//!
 //! Invariants: B1 a buffer is the kernel's from [`ReceiveBuffers::give_back`] until an answer names
 //! it, and ours from there. Only buffers of ours are read. B2 the kernel's numbers are checked
 //! first.
@@ -11,7 +15,7 @@ use io_uring::IoUring;
 use io_uring::types::BufRingEntry;
 use memmap2::MmapMut;
 
-use crate::limits::{RECEIVE_BUFFER_BYTES, RECEIVE_BUFFERS};
+use crate::limits::{RECEIVE_BUFFER_BYTES, RECEIVE_BUFFERS, RECEIVE_BUFFERS_STEP};
 use crate::memory::atomic::{Ordering, fence};
 
 /// The id of the buffer group with the kernel: the only one.
@@ -28,11 +32,14 @@ pub struct ReceiveBuffers {
     data: MmapMut,
     tail: u16,
     is_ours: Box<[bool]>,
+    /// Number of buffers that are in use. Those behind them are ours.
+    used_count: u16,
+    /// Number of buffers in use that are ours.
     ours_count: u16,
 }
 
 impl ReceiveBuffers {
-    /// Makes the buffers and gives all to the kernel.
+    /// Makes the buffers and gives the first ones to the kernel.
     ///
     /// # Errors
     /// No memory, or a kernel before 5.19.
@@ -43,16 +50,26 @@ impl ReceiveBuffers {
             data: MmapMut::map_anon(count * RECEIVE_BUFFER_BYTES as usize)?,
             tail: 0,
             is_ours: vec![true; count].into_boxed_slice(),
-            ours_count: RECEIVE_BUFFERS,
+            used_count: 0,
+            ours_count: 0,
         };
         let address = buffers.entries.as_mut_ptr() as u64;
         let submitter = ring.submitter();
         // SAFETY: the entries stay mapped until `unregister`, or for ever if that fails.
         unsafe { submitter.register_buf_ring_with_flags(address, RECEIVE_BUFFERS, GROUP, 0) }?;
-        for number in 0..RECEIVE_BUFFERS {
-            buffers.give_back(number);
-        }
+        buffers.use_more();
         Ok(buffers)
+    }
+
+    /// Gives the kernel buffers that were not in use, if there are any.
+    #[cold]
+    fn use_more(&mut self) {
+        let first = self.used_count;
+        self.used_count = RECEIVE_BUFFERS.min(first + RECEIVE_BUFFERS_STEP);
+        self.ours_count += self.used_count - first;
+        for number in first..self.used_count {
+            self.give_back(number);
+        }
     }
 
     /// Takes all buffers back from the kernel; nothing may be in flight. Memory that the kernel
@@ -69,6 +86,9 @@ impl ReceiveBuffers {
             Some(is_ours) if !*is_ours => {
                 *is_ours = true;
                 self.ours_count += 1;
+                if self.ours_count == self.used_count {
+                    self.use_more();
+                }
                 true
             }
             _ => false,
@@ -107,6 +127,6 @@ impl ReceiveBuffers {
 
     /// True if the kernel has a buffer.
     pub fn has_free(&self) -> bool {
-        self.ours_count < RECEIVE_BUFFERS
+        self.ours_count < self.used_count
     }
 }

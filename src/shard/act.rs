@@ -12,6 +12,7 @@ use super::panics::Callback;
 use super::run::{Producer, Ring, Run};
 use super::{Call, Item, Shard, Sink, memory, panics, produce};
 use crate::base::planted::{Planted, planted};
+use crate::base::table::Table;
 use crate::base::{Handle, Panicked, SubscriberId, guarded};
 use crate::engine::{Action, Event, Gate, ProducerEnd, RingFacts, RingFit, Verdict};
 use crate::memory::{ControlPage, Descriptor, Exchange, Geometry, Lease, ReadError, RingWriter};
@@ -195,7 +196,7 @@ pub(super) fn run_mut<R: Reactor + 'static, O: Outlet<R>>(
 }
 
 /// Like [`run_mut`], for a caller that needs the shard's other fields beside it.
-pub(super) fn run_in<X: GuestRun>(runs: &mut [Option<Run<X>>], execution: Handle) -> &mut Run<X> {
+pub(super) fn run_in<X: GuestRun>(runs: &mut Table<Run<X>>, execution: Handle) -> &mut Run<X> {
     let run = runs[execution.index as usize].as_mut();
     let run = run.expect("the engine names living executions");
     assert!(run.handle == execution);
@@ -235,10 +236,9 @@ pub(super) fn take_sink<R: Reactor + 'static, O: Outlet<R>>(
     shard: &mut Shard<R, O>,
     subscriber: SubscriberId,
 ) -> Sink<O::Key> {
-    let sink = &mut shard.sinks[subscriber.0.index as usize];
-    match sink.subscriber == Some(subscriber) {
-        true => std::mem::replace(sink, Sink::NONE),
-        false => Sink::NONE,
+    match shard.sinks.get_mut(subscriber.0.index as usize) {
+        Some(sink) if sink.subscriber == Some(subscriber) => std::mem::replace(sink, Sink::NONE),
+        _ => Sink::NONE, // It is on another thread.
     }
 }
 

@@ -325,6 +325,9 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
         let (subscriber, kinds) = (subscribed.subscriber, subscribed.terms.kinds);
         let sink = Sink { subscriber: Some(subscriber), kinds, call: call(&subscribed) };
         let index = subscriber.0.index;
+        if index as usize >= self.sinks.len() {
+            self.sinks.resize_with(index as usize + 1, || Sink::NONE); // There is memory for all.
+        }
         self.sinks[index as usize] = sink;
         self.record(Code::SubscriberAttached, index.into(), subscribed.execution.index.into());
         Ok(subscribed)

@@ -78,7 +78,7 @@ pub use reader::link::Flaw;
 use run::{Ring, Run, ShardSignals};
 use secrets::Secrets;
 
-use crate::base::{ExecutionId, Guarded, Handle, Instant, SubscriberId};
+use crate::base::{ExecutionId, Guarded, Handle, Instant, SubscriberId, Table};
 use crate::engine::{Action, Engine, Event};
 use crate::limits;
 use crate::memory::{ClockAnchor, Descriptor, Flag, RingPool};
@@ -115,8 +115,8 @@ pub struct Shard<R: Reactor + 'static = AnyReactor, O: Outlet<R> = ()> {
     mailbox_sender: SyncSender<Command<R, O>>,
     pub(crate) mailbox_pending: bool,
     /// One entry per execution, by the index of the engine's handle.
-    pub(crate) runs: Vec<Option<Run<O::Run>>>,
-    /// One entry per subscriber, by the index of its id.
+    pub(crate) runs: Table<Run<O::Run>>,
+    /// One entry per subscriber, by the index of its id. It is as long as subscribers were seated.
     pub(crate) sinks: Vec<Sink<O::Key>>,
     /// Executions whose tool is stepped in this turn or in the next.
     pub(crate) runnable: VecDeque<u32>,
@@ -335,8 +335,8 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
             mailbox,
             mailbox_sender,
             mailbox_pending: false,
-            runs: (0..executions_max).map(|_| None).collect(),
-            sinks: (0..config.engine.subscribers_max).map(|_| Sink::NONE).collect(),
+            runs: Table::new(config.engine.executions_max),
+            sinks: Vec::with_capacity(config.engine.subscribers_max as usize),
             runnable: VecDeque::with_capacity(executions_max),
             away: Vec::with_capacity(64),
             watched: Vec::with_capacity(64),

@@ -21,7 +21,7 @@ use lexopt::prelude::*;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use streamdoor::endpoint::Access;
 use streamdoor::engine::EngineLimits;
-use streamdoor::memory::{RingPoolConfig, named};
+use streamdoor::memory::{RingPoolConfig, heap, named};
 use streamdoor::reactor::thread::PollIdle;
 use streamdoor::reactor::{Clock, ListenAddress, OpenError};
 use streamdoor::server::{
@@ -136,6 +136,9 @@ pub struct ServerSetup {
 
 impl ServerSetup {
     pub fn prepare(settings: &Settings) -> Result<ServerSetup, CliError> {
+        if settings.shard_count() == 1 {
+            heap::share_one_heap(); // Before the threads of the log and of the signals begin.
+        }
         // Core dumps must not contain streamed data, and other processes of this user must not
         // attach.
         set_dumpable_behavior(DumpableBehavior::NotDumpable)
@@ -326,6 +329,7 @@ pub fn start(
     })?;
     upstreams.follow(server.handles().cloned().collect());
     exporter.watch(server.meter());
+    heap::trim(); // The schemas of tools and the documents were made from much that is freed.
     Ok(RunningServer { server, exporter, upstreams })
 }
 

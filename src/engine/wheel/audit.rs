@@ -1,6 +1,6 @@
 //! The invariants of the wheel, checked by walking all of it. For tests and the simulator.
 
-use super::{LEVELS, NEVER, NOBODY, Node, SLOTS_PER_LEVEL, STALE, TimerPlace, Wheel, place_of};
+use super::{LEVELS, NEVER, NOBODY, Node, SLOTS_PER_LEVEL, TimerPlace, Wheel, place_of};
 
 impl<T: Copy> Wheel<T> {
     /// Checks W1 to W6. O(capacity): for tests and the simulator.
@@ -22,14 +22,16 @@ impl<T: Copy> Wheel<T> {
         while index != NOBODY {
             assert!(self.nodes[index as usize].payload.is_none(), "W5: {index} is armed and free");
             free_count += 1;
-            assert!(free_count <= self.capacity(), "W5: the free list is a circle");
+            assert!(free_count <= self.capacity, "W5: the free list is a circle");
             index = self.nodes[index as usize].next;
         }
-        assert_eq!(armed_count + free_count, self.capacity(), "W5: capacity");
+        assert_eq!(armed_count + free_count, self.nodes.len() as u32, "W5: nodes");
+        assert!(self.nodes.len() as u32 <= self.capacity, "W5: capacity");
         let armed = self.nodes.iter().filter(|node| node.payload.is_some());
-        let due_tick_first = armed.map(|node| node.due_tick).min().unwrap_or(NEVER);
-        let remembered = self.due_tick_first.get();
-        assert!(remembered == STALE || remembered == due_tick_first, "W6: the first");
+        let due_tick_min = armed.map(|node| node.due_tick).min().unwrap_or(NEVER);
+        assert!(self.due_tick_first <= due_tick_min, "W6: the first");
+        assert_eq!(self.due_tick_first, self.bound(), "W6: the first");
+        assert_eq!(self.due_tick_first == NEVER, self.count == 0, "W6: none");
     }
 
     fn audit_slot(&self, place: TimerPlace) -> u32 {
@@ -39,7 +41,7 @@ impl<T: Copy> Wheel<T> {
         let mut count = 0;
         let mut before: Option<&Node<T>> = None;
         let mut before_index = NOBODY;
-        let mut due_tick_min = STALE;
+        let mut due_tick_min = NEVER;
         let mut index = slot.head;
         while index != NOBODY {
             let node = &self.nodes[index as usize];
@@ -59,9 +61,11 @@ impl<T: Copy> Wheel<T> {
             index = node.next;
         }
         assert_eq!(slot.tail, before_index, "W2: {place:?}");
-        let remembered = slot.due_tick_min.get();
-        assert!(remembered == STALE || !slot.sorted, "W4: {place:?}");
-        assert!(remembered == STALE || remembered == due_tick_min, "W4: {place:?}");
+        if !slot.sorted {
+            let bound = slot.due_tick_bound;
+            assert!(bound <= due_tick_min, "W6: {place:?}");
+            assert_eq!(place_of(self.elapsed_tick, bound), place, "W6: {place:?}");
+        }
         count
     }
 }

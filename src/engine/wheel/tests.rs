@@ -67,6 +67,9 @@ struct Pair {
     random: Random,
     now: Instant,
     fired_count: u64,
+    cancelled_count: u64,
+    /// Number of times that the wheel's deadline came and no timer was due.
+    early_count: u64,
     seed: u64,
 }
 
@@ -79,6 +82,8 @@ impl Pair {
             random: Random::new(seed),
             now,
             fired_count: 0,
+            cancelled_count: 0,
+            early_count: 0,
             seed,
         }
     }
@@ -129,6 +134,7 @@ impl Pair {
             _ => self.names.swap_remove(which),
         };
         let expected = self.model.timers.remove(&name).map(|_| name.1);
+        self.cancelled_count += u64::from(expected.is_some());
         assert_eq!(self.wheel.cancel(id), expected, "SEED={} {name:?}", self.seed);
     }
 
@@ -157,6 +163,27 @@ impl Pair {
         assert_eq!(due_late.count(), 0, "SEED={}: more than a tick late", self.seed);
     }
 
+    /// The wheel's deadline is the model's, or an earlier one after timers were cancelled.
+    fn compare_deadlines(&self) {
+        let (wheel, model) = (self.wheel.next_deadline(), self.model.next_deadline());
+        assert_eq!(wheel.is_none(), model.is_none(), "SEED={}", self.seed);
+        assert!(wheel <= model, "SEED={}: {wheel:?} is later than {model:?}", self.seed);
+        assert!(wheel == model || self.cancelled_count > 0, "SEED={}", self.seed);
+    }
+
+    /// Goes from deadline to deadline until nothing is armed.
+    fn run_out(&mut self) {
+        while let Some(next) = self.wheel.next_deadline() {
+            self.now = self.now.max(next);
+            if !self.pop_one() {
+                self.early_count += 1;
+                assert!(self.wheel.next_deadline().unwrap() > next, "SEED={}", self.seed);
+            }
+            self.compare_deadlines();
+        }
+        assert!(self.early_count <= self.cancelled_count, "SEED={}", self.seed);
+    }
+
     fn step(&mut self) {
         match self.random.below(100) {
             0..=39 => self.arm_somewhere(),
@@ -183,7 +210,7 @@ impl Pair {
                 self.pop_all();
             }
         }
-        assert_eq!(self.wheel.next_deadline(), self.model.next_deadline(), "SEED={}", self.seed);
+        self.compare_deadlines();
         assert_eq!(self.wheel.len() as usize, self.model.timers.len(), "SEED={}", self.seed);
         if self.names.len() > 4_096 {
             let timers = &self.model.timers;
@@ -218,6 +245,29 @@ fn every_step_of_a_small_wheel_passes_the_audit() {
         pair.step();
         pair.wheel.audit();
     }
+}
+
+#[test]
+fn a_cancelled_timer_costs_at_most_one_vain_look() {
+    let seed = seed();
+    let (mut early_count, mut cancelled_count) = (0, 0);
+    for part in 0..200 {
+        let mut pair = Pair::new(300, Instant::ZERO, seed + part);
+        for _ in 0..300 {
+            let ahead = pair.stretch(37); // Up to 137 s: few slots, and mixed ones.
+            pair.arm(pair.now + ahead);
+        }
+        for _ in 0..150 {
+            pair.cancel_somebody();
+        }
+        pair.wheel.audit();
+        pair.run_out();
+        assert!(pair.model.timers.is_empty(), "SEED={seed}");
+        early_count += pair.early_count;
+        cancelled_count += pair.cancelled_count;
+    }
+    assert!(early_count > 0, "SEED={seed}: no deadline was early");
+    assert!(early_count * 4 < cancelled_count, "SEED={seed}: {early_count} looks in vain");
 }
 
 #[test]
@@ -345,18 +395,27 @@ fn a_timer_armed_again_while_popping_fires_in_the_same_round_only_if_it_is_due()
 }
 
 #[test]
-fn cancelling_the_earliest_of_a_far_slot_uncovers_the_next() {
+fn cancelling_the_earliest_of_a_mixed_slot_leaves_its_deadline_once() {
     let mut wheel = Wheel::new(8, Instant::ZERO);
     let second = Duration::from_secs(1);
     let deadline = |millis| Instant::ZERO + second * 30 + Duration::from_millis(millis);
+    let is_due_at = |due: Instant, millis| {
+        due >= deadline(millis) && due < deadline(millis) + Duration::from_nanos(TICK)
+    };
     let ids: Vec<_> =
         [50, 10, 40, 20, 30].map(|millis| wheel.arm(deadline(millis), millis).unwrap()).into();
-    for (which, next) in [(1, 20), (3, 30), (0, 30), (4, 40)] {
-        wheel.cancel(ids[which]).unwrap();
-        let due = wheel.next_deadline().unwrap();
-        assert!(due >= deadline(next) && due < deadline(next + 1), "{next}");
+    for cancelled in [1, 3, 0] {
+        wheel.cancel(ids[cancelled]).unwrap();
+        assert!(is_due_at(wheel.next_deadline().unwrap(), 10));
         wheel.audit();
     }
+    assert_eq!(wheel.pop_expired(wheel.next_deadline().unwrap()), None);
+    wheel.audit();
+    let due = wheel.next_deadline().unwrap();
+    assert!(is_due_at(due, 30));
+    assert_eq!(wheel.pop_expired(due), Some(30));
+    // The last one of a slot is known.
+    assert!(is_due_at(wheel.next_deadline().unwrap(), 40));
 }
 
 #[test]

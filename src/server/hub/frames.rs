@@ -63,6 +63,30 @@ pub(in crate::server) struct Key {
     pub encoding: Encoding,
 }
 
+/// A frame and its key. All zero is none, so the kernel provides the memory of the table as it is
+/// written. The words: the position and 1, the chunk's number, the execution, the offsets, and the
+/// length with the shard and the encoding.
+type Entry = [u64; 5];
+const NO_ENTRY: Entry = [0; 5];
+
+fn entry_of(key: &Key, frame: &Frame) -> Entry {
+    let Handle { index, generation } = key.execution;
+    let origin = u32::from(key.shard) << 8 | key.encoding as u32;
+    let pair = |high: u32, low: u32| u64::from(high) << 32 | u64::from(low);
+    let offsets = pair(frame.content, frame.middle);
+    [frame.at + 1, key.seq, pair(index, generation), offsets, pair(frame.length, origin)]
+}
+
+/// Returns the frame of an entry, if it has this key.
+#[inline]
+fn frame_of(entry: &Entry, key: &Key) -> Option<Frame> {
+    let [place, _, _, offsets, length] = *entry;
+    let at = place.checked_sub(1)?;
+    let (content, middle) = ((offsets >> 32) as u32, offsets as u32);
+    let frame = Frame { at, content, middle, length: (length >> 32) as u32 };
+    (entry_of(key, &frame) == *entry).then_some(frame)
+}
+
 /// The frames that would be overwritten are queued for sending. Flush first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::server) struct Queued;
@@ -76,7 +100,7 @@ pub(in crate::server) struct Frames {
     /// The oldest position that is queued for sending.
     queued_at: u64,
     /// Direct-mapped: the newest chunks of one execution never collide.
-    table: Box<[Option<(Key, Frame)>]>,
+    table: Box<[Entry]>,
     /// A frame is encoded here, because its length is not known before.
     scratch: Vec<u8>,
     /// The offset of the shared part of the frame in `scratch`.
@@ -91,7 +115,7 @@ impl Frames {
             arena: vec![0; arena_bytes].into_boxed_slice(),
             written: 0,
             queued_at: u64::MAX,
-            table: vec![None; limits::FRAME_CACHE_FRAMES].into_boxed_slice(),
+            table: vec![NO_ENTRY; limits::FRAME_CACHE_FRAMES].into_boxed_slice(),
             scratch: Vec::with_capacity(limits::FRAME_BYTES_MAX),
             middle: 0,
         }
@@ -107,9 +131,8 @@ impl Frames {
     /// Returns the frame of this chunk, if it was not overwritten.
     #[inline]
     pub fn find(&self, key: &Key) -> Option<Frame> {
-        let (found, frame) = self.table[self.slot(key)].as_ref()?;
-        let stands = self.written - frame.at <= self.arena.len() as u64;
-        (found == key && stands).then_some(*frame)
+        let frame = frame_of(&self.table[self.slot(key)], key)?;
+        (self.written - frame.at <= self.arena.len() as u64).then_some(frame)
     }
 
     /// Encodes a chunk, which [`Frames::keep`] keeps next. `cursor` is the position of clients
@@ -158,7 +181,7 @@ impl Frames {
         let content = (CHUNK_HEAD_BYTES as u32).min(self.middle);
         let frame = Frame { at, content, middle: self.middle, length: length as u32 };
         let slot = self.slot(&key);
-        self.table[slot] = Some((key, frame));
+        self.table[slot] = entry_of(&key, &frame);
         Ok(frame)
     }
 

@@ -135,7 +135,7 @@ pub(crate) fn ask_outside<R: Reactor + 'static>(
     if shard.guests.outgoing.is_none() {
         // If that fails, the exchange fails too.
         let _ = shard.reactor.open_sockets(shard.guests.socket_limits);
-        let (executions_max, waker) = (shard.runs.len() as u32, shard.reactor.waker());
+        let (executions_max, waker) = (shard.runs.capacity(), shard.reactor.waker());
         let made = Outgoing::new(&shard.guests.outgoing_config, executions_max, waker, now);
         shard.guests.outgoing = Some(Box::new(made));
     }

@@ -78,8 +78,8 @@ pub(in crate::server) fn count_reads<R: Reactor + 'static>(shard: &mut ServerSha
 
 /// Calls [`Shard::count_reads`] for all executions.
 pub(in crate::server) fn count_all_reads<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
-    for index in 0..shard.runs.len() {
-        count_reads(shard, index as u32);
+    for index in 0..shard.runs.used_count() {
+        count_reads(shard, index);
     }
 }
 

@@ -300,7 +300,7 @@ fn an_audience_has_room_for_as_many_as_one_thread_can_sleep_on() {
     assert!(publish(&mut shard, one, Kind::Output, b"for all"));
     assert!(audience.wait(Duration::ZERO));
     assert_eq!(audience.drain(1, |(), _| ()), attached);
-    drop(audience);
+    drop((audience, refused));
     shard.turn();
     assert_eq!(shard.inspect(one).unwrap().subscriber_count, 0);
 }
