@@ -260,7 +260,7 @@ impl<S, L: Link> Audience<S, L> {
         let mut from = 0;
         while from < self.members.len() {
             let mut until = from + 1;
-            for at in until..self.members.len() {
+            for at in from + 1..self.members.len() {
                 let [lead, other] = self.members.get_disjoint_mut([from, at]).expect("two of them");
                 if other.subscriber.is_abreast(&lead.subscriber) {
                     self.members.swap(until, at);
