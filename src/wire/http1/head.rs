@@ -2,8 +2,7 @@
 //! the end of the body must have only one reading.
 
 use std::fmt;
-
-use memchr::memchr;
+use std::io::BufRead;
 
 use super::body::{BodyLength, is_token};
 use super::refusal::Refusal;
@@ -243,10 +242,9 @@ impl<'a> Headers<'a> {
 /// Returns the lines, each with its end.
 fn lines_of<'a>(mut rest: &'a [u8]) -> impl Iterator<Item = &'a [u8]> + Clone + use<'a> {
     std::iter::from_fn(move || {
-        let end = memchr(b'\n', rest)?; // `httparse` has found each line whole.
-        let (line, behind) = rest.split_at(end + 1);
-        rest = behind;
-        Some(line)
+        let lines = rest;
+        let length = rest.skip_until(b'\n').expect("reading from memory cannot fail");
+        (length > 0).then(|| &lines[..length])
     })
 }
 

@@ -35,7 +35,7 @@ impl HeadScan {
         while at < bytes.len() {
             // Within a line most bytes are plain. They only need to be counted.
             if self.line_bytes > 0 && !self.after_return {
-                let plain_bytes = count_plain(&bytes[at..]);
+                let plain_bytes = bytes[at..].iter().take_while(|byte| is_plain(**byte)).count();
                 self.count(plain_bytes)?;
                 at += plain_bytes;
             }
@@ -133,21 +133,8 @@ impl HeadScan {
     }
 }
 
-/// Returns the number of plain bytes at the beginning. It looks at many at once, in a form that the
-/// compiler vectorizes.
-fn count_plain(bytes: &[u8]) -> usize {
-    let mut rest = bytes;
-    while let Some((many, behind)) = rest.split_first_chunk::<16>()
-        && many.iter().fold(true, |are_plain, byte| are_plain & is_plain(*byte))
-    {
-        rest = behind;
-    }
-    let plain = rest.iter().take_while(|byte| is_plain(**byte)).count();
-    bytes.len() - rest.len() + plain
-}
-
 /// True for visible characters, spaces, tabs, and bytes that are not ASCII.
 #[inline]
 fn is_plain(byte: u8) -> bool {
-    (byte == b'\t') | !byte.is_ascii_control()
+    byte == b'\t' || !byte.is_ascii_control()
 }
