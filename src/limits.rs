@@ -176,7 +176,7 @@ pub const RING_GROWTH_STEP_BYTES: u32 = 128 << 10;
 /// a whole megabyte would take 200, and a turn has to stay below [`STALL_THRESHOLD`].
 pub const RING_RELEASE_STEP_BYTES: u32 = 64 << 10;
 /// Longest wait for the first of two words, where the kernel cannot wait for two words at once.
-pub const WAIT_EITHER_FALLBACK: Duration = Duration::from_millis(1);
+pub const WAIT_ANY_FALLBACK: Duration = Duration::from_millis(1);
 /// Attempts at a consistent read of several words (some 10 µs in all). If all fail, the writer has
 /// lost its core in the middle of a change, or is hostile.
 pub const SEQLOCK_ATTEMPTS_MAX: u32 = 100;

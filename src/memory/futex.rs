@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 use super::atomic::AtomicU64;
 use crate::base::Instant;
-use crate::limits::{DOORS_CEILING, WAIT_EITHER_FALLBACK};
+use crate::limits::{DOORS_CEILING, WAIT_ANY_FALLBACK};
 
 /// The reason why a wait ended. None of them means that a chunk is ready: the caller has to look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,17 +58,12 @@ pub fn wake_all(word: &AtomicU64) -> u32 {
     result.max(0) as u32
 }
 
-/// Sleeps while each word's low half is what was seen, at most until `deadline` (CLOCK_MONOTONIC).
-/// A kernel without FUTEX_WAITV waits for the first word alone, at most [`WAIT_EITHER_FALLBACK`].
-pub fn wait_either(words: [(&AtomicU64, u32); 2], deadline: Instant) -> WaitOutcome {
-    wait_any(&words, deadline)
-}
-
 /// The largest number of words that one thread waits for. It is the kernel's limit.
 pub const WAIT_WORDS_MAX: usize = 128;
 
-/// Waits like [`wait_either`], for up to [`WAIT_WORDS_MAX`] words. It does not report which word
-/// changed: the caller has to look.
+/// Sleeps while each word's low half is what was seen, at most until `deadline` (CLOCK_MONOTONIC).
+/// It does not report which word changed: the caller has to look. A kernel without FUTEX_WAITV
+/// waits for the first word alone, at most [`WAIT_ANY_FALLBACK`].
 ///
 /// # Panics
 /// If `words` is empty or has more than [`WAIT_WORDS_MAX`] elements.
@@ -104,17 +99,17 @@ pub fn wait_any(words: &[(&AtomicU64, u32)], deadline: Instant) -> WaitOutcome {
     };
     if result < 0 && is_unsupported(last_errno()) {
         let (word, seen) = words[0];
-        return wait(word, seen, WAIT_EITHER_FALLBACK);
+        return wait(word, seen, WAIT_ANY_FALLBACK);
     }
     outcome(result.min(0))
 }
 
-/// Returns `Ok` if [`wait_either`] waits for both words on this system, and not for the first
+/// Returns `Ok` if [`wait_any`] waits for all words on this system, and not for the first
 /// alone.
 ///
 /// # Errors
 /// The kernel's error if it is older than Linux 5.16, or if a filter forbids the call.
-pub fn try_wait_either() -> std::io::Result<()> {
+pub fn try_wait_any() -> std::io::Result<()> {
     let (nobody, no_time) = (std::ptr::null::<FutexWaiter>(), std::ptr::null::<libc::timespec>());
     // SAFETY: FUTEX_WAITV refuses to wait for 0 words before it reads anything.
     let result = unsafe {
@@ -141,7 +136,7 @@ const _: () = {
     assert!(size_of::<FutexWaiter>() == 24); // `struct futex_waitv` of the kernel.
     assert!(align_of::<FutexWaiter>() == 8);
     assert!(DOORS_CEILING as usize <= WAIT_WORDS_MAX); // One thread sleeps on a word of each.
-    assert!(!WAIT_EITHER_FALLBACK.is_zero());
+    assert!(!WAIT_ANY_FALLBACK.is_zero());
 };
 
 /// Returns the address of the low half; `None` under loom and miri, which have no futexes.
@@ -182,9 +177,9 @@ mod tests {
         assert_eq!(wait(&word, 5, Duration::from_millis(1)), WaitOutcome::TimedOut);
         let other = AtomicU64::new(1);
         let far = Instant::from_nanos(u64::MAX / 4);
-        assert_eq!(wait_either([(&word, 5), (&other, 0)], far), WaitOutcome::Changed);
+        assert_eq!(wait_any(&[(&word, 5), (&other, 0)], far), WaitOutcome::Changed);
         let past = Instant::from_nanos(1);
-        assert_eq!(wait_either([(&word, 5), (&other, 1)], past), WaitOutcome::TimedOut);
+        assert_eq!(wait_any(&[(&word, 5), (&other, 1)], past), WaitOutcome::TimedOut);
         assert_eq!(wake_all(&word), 0);
     }
 
@@ -196,7 +191,7 @@ mod tests {
                 let sleeper = scope.spawn(|| {
                     let far = Instant::from_nanos(u64::MAX / 4);
                     while words[woken_index].load(Ordering::Acquire) == 0 {
-                        wait_either([(&words[0], 0), (&words[1], 0)], far);
+                        wait_any(&[(&words[0], 0), (&words[1], 0)], far);
                     }
                 });
                 words[woken_index].store(1, Ordering::Release);

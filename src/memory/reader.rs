@@ -433,7 +433,7 @@ impl RingReader {
         futex::wake_all(self.head_word());
     }
 
-    /// The word whose low half moves with every chunk, for [`futex::wait_either`].
+    /// The word whose low half moves with every chunk, for [`futex::wait_any`].
     pub fn head_word(&self) -> &AtomicU64 {
         self.word(HEAD_SEQ_WORD)
     }

@@ -78,7 +78,7 @@ fn give_one<R: Reactor + 'static, O: Outlet<R>>(
         let recipients = giver.engine.recipients();
         // Created in place, because it is large and should not be moved.
         let delivery = Delivery::Chunk(giver.chunk(run, descriptor, payload));
-        giver.give(run, recipients, descriptor, &delivery, &mut at);
+        giver.give::<true>(run, recipients, descriptor, &delivery, &mut at);
     }));
     if let Err(panic) = given {
         let execution = shard.engine.fan_out().execution;
@@ -132,11 +132,12 @@ fn give_run<R: Reactor + 'static, O: Outlet<R>>(
     })) {
         end_panicked(shard, panic);
     }
-    shard.counters.count_given(closure_count * payloads.len() as u64, 0);
-    shard.counters.bytes_delivered += closure_count * run_bytes;
+    if at as u64 == closure_count {
+        shard.counters.count_given_run(closure_count, payloads.len() as u64, run_bytes);
+    }
 }
 
-/// Gives a run of chunks to the recipients that are no closures.
+/// Gives a run of chunks to the recipients that are no closures, and counts it for all.
 fn give_run_to_others<R: Reactor + 'static, O: Outlet<R>>(
     shard: &mut Shard<R, O>,
     index: u32,
@@ -145,18 +146,14 @@ fn give_run_to_others<R: Reactor + 'static, O: Outlet<R>>(
 ) {
     let run = shard.runs[index as usize].as_ref().expect("the run publishes");
     let mut giver = giver_of!(shard);
-    let recipients = giver.engine.recipients().iter().copied();
-    let sinks = &giver.sinks;
-    let is_closure =
-        |id: &SubscriberId| matches!(sinks[id.0.index as usize].call, Call::Closure(_));
-    let others: SmallVec<[SubscriberId; 16]> = recipients.filter(|id| !is_closure(id)).collect();
+    let recipients = giver.engine.recipients();
     let mut descriptor = *first;
     for (place, delivery) in deliveries.iter().enumerate() {
         let Delivery::Chunk(chunk) = delivery else { unreachable!("it is one") };
         if place > 0 {
             descriptor = descriptor.followed_by(chunk.data.len() as u32);
         }
-        giver.give(run, &others, &descriptor, delivery, &mut 0);
+        giver.give::<false>(run, recipients, &descriptor, delivery, &mut 0);
     }
 }
 
@@ -200,7 +197,7 @@ pub(super) fn fan_out<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O
         };
         let mut giver = giver_of!(shard);
         let delivery = Delivery::Chunk(giver.chunk(run, &descriptor, data));
-        giver.give(run, recipients, &descriptor, &delivery, &mut fan.at);
+        giver.give::<true>(run, recipients, &descriptor, &delivery, &mut fan.at);
         fan.next_seq += 1;
         fan.at = 0;
     }
@@ -229,9 +226,9 @@ impl<R: Reactor + 'static, O: Outlet<R>> Giver<'_, R, O> {
     }
 
     /// Gives a chunk to the recipients, beginning with the one at `at`. After a panic, `at` is the
-    /// one whose closure was running.
+    /// one whose closure was running. Without `CLOSURES`, these have been given it already.
     #[inline(always)]
-    fn give(
+    fn give<const CLOSURES: bool>(
         &mut self,
         run: &Run<O::Run>,
         recipients: &[SubscriberId],
@@ -246,7 +243,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Giver<'_, R, O> {
             let sink = &mut self.sinks[subscriber.0.index as usize];
             if sink.kinds.contains(chunk.kind) {
                 match &mut sink.call {
-                    Call::Closure(call) => call(delivery),
+                    Call::Closure(call) if CLOSURES => call(delivery),
                     Call::Polled(inbox) => {
                         let kept = &mut *self.asked_for_bytes;
                         let asked_for = AskedFor::new(run, *descriptor, chunk.data, kept);
@@ -264,7 +261,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Giver<'_, R, O> {
                         };
                         self.guests.deliver(*key, *subscriber, chunk, giving);
                     }
-                    Call::Nobody => {}
+                    Call::Closure(_) | Call::Nobody => {}
                 }
             }
             *at += 1;

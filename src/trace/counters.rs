@@ -45,6 +45,14 @@ impl Counters {
         self.chunks_delivered += subscriber_count;
         self.bytes_delivered += subscriber_count * u64::from(length);
     }
+
+    /// Counts chunks, with so many bytes together, that were given to `subscriber_count`
+    /// subscribers.
+    #[inline]
+    pub fn count_given_run(&mut self, subscriber_count: u64, chunk_count: u64, byte_count: u64) {
+        self.chunks_delivered += subscriber_count * chunk_count;
+        self.bytes_delivered += subscriber_count * byte_count;
+    }
 }
 
 counters! {

@@ -80,7 +80,7 @@ fn operations() -> Finding {
 
 fn waitv() -> Finding {
     const SUBJECT: &str = "futex_waitv";
-    match futex::try_wait_either() {
+    match futex::try_wait_any() {
         Ok(()) => Finding::good(
             SUBJECT,
             "works",
@@ -93,7 +93,7 @@ fn waitv() -> Finding {
             format!(
                 "A reader or writer that waits for several words of shared memory checks them \
                  every {} ms instead of being woken.",
-                limits::WAIT_EITHER_FALLBACK.as_millis()
+                limits::WAIT_ANY_FALLBACK.as_millis()
             ),
         )
         .advise("Use Linux 5.16 or newer. A container's seccomp profile may also forbid it."),

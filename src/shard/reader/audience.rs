@@ -215,7 +215,6 @@ impl<S, L: Link> Audience<S, L> {
             count += group.drain(members, terms, &mut take, &mut self.is_changed);
         }
         if self.is_changed || self.is_merge_due() {
-            self.members.retain(|member| !member.subscriber.is_over());
             self.form_groups();
         }
         count
@@ -254,9 +253,10 @@ impl<S, L: Link> Audience<S, L> {
         }
     }
 
-    /// Divides the members into groups.
+    /// Divides the members into groups, without those that were given their end.
     fn form_groups(&mut self) {
         self.groups.clear();
+        self.members.retain(|member| !member.subscriber.is_over());
         let mut from = 0;
         while from < self.members.len() {
             let mut until = from + 1;
@@ -328,6 +328,7 @@ impl Group {
             let Ok(Some(Ready::Chunk(descriptor))) = ready else {
                 // It may have passed chunks that no member wants.
                 self.is_behind = matches!(ready, Ok(None));
+                *is_changed |= !self.is_behind;
                 others = take_other(lead, ready, count_max - rounds, take);
                 break;
             };
@@ -350,7 +351,6 @@ impl Group {
         }
         lead.subscriber.show_cursor();
         let has_given = rounds > 0 || others > 0;
-        *is_changed |= others > 0;
         let looks = match looks_at_all || has_given {
             true => 0..followers.len(),
             false => self.next_looks(followers.len()),
@@ -358,9 +358,10 @@ impl Group {
         for follower in &mut followers[looks] {
             follower.subscriber.show_cursor();
             if others > 0 || !follower.subscriber.is_quiet() {
+                let was_changed = std::mem::replace(is_changed, true); // In case of a panic.
                 count += take_alone(follower, count_max - rounds, take);
                 let (follower, lead) = (&follower.subscriber, &lead.subscriber);
-                *is_changed |= follower.is_over() || follower.cursor != lead.cursor;
+                *is_changed = was_changed || follower.is_over() || follower.cursor != lead.cursor;
             }
         }
         count

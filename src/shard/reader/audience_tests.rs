@@ -268,6 +268,42 @@ fn a_panic_of_a_closure_counts_the_chunk_as_given() {
 }
 
 #[test]
+fn a_panic_at_anything_but_a_chunk_leaves_all_others_in_order() {
+    for fails in 0..3 {
+        let mut shard = shard();
+        let id = open(&mut shard);
+        let mut audience = Audience::new();
+        let spec = SubscribeSpec { policy: Policy::Conflate, ..Default::default() };
+        for number in 0..3 {
+            audience.join(shard.subscribe_remote(id, spec).unwrap(), number).unwrap();
+        }
+        for text in [b"one", b"our"] {
+            assert!(publish(&mut shard, id, Kind::Output, text));
+        }
+        let mut all: [Vec<String>; 3] = Default::default();
+        let mut read = |audience: &mut Audience<usize>, kind: &str| {
+            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                audience.drain(9, |number, delivery| {
+                    let words = words(&delivery);
+                    let is_meant = *number == fails && words.starts_with(kind);
+                    all[*number].push(words);
+                    assert!(!is_meant, "a closure that fails");
+                });
+            }));
+        };
+        read(&mut audience, "Gap"); // The second has the key of the first.
+        read(&mut audience, "none");
+        assert!(publish(&mut shard, id, Kind::Output, b"three"));
+        read(&mut audience, "none");
+        shard.finish(id, Ok(())).unwrap();
+        read(&mut audience, "end ");
+        read(&mut audience, "none");
+        assert!(audience.is_empty(), "{fails}");
+        assert!(all[0].len() >= 4 && all.iter().all(|given| *given == all[0]), "{all:?}");
+    }
+}
+
+#[test]
 fn an_audience_has_room_for_as_many_as_one_thread_can_sleep_on() {
     let mut shard = shard();
     let [one, other] = [open(&mut shard), open(&mut shard)];
