@@ -9,7 +9,8 @@
 /// same time wait for each other.
 pub fn share_one_heap() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: no other thread uses the allocator yet, and any number of heaps is allowed.
+    // SAFETY: any number of heaps is allowed. It is changed under the lock of the first heap. A
+    // thread that asks for a heap meanwhile gets one of its own or the first one.
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, 1)
     };
