@@ -95,13 +95,26 @@ fn the_allocator_counts() {
     assert!(allocations("the allocator") > 0);
 }
 
+/// The last chunk before [`Emits`] waits until its shard has slept.
+const SETTLED_AFTER: u64 = FIRST_COUNTED - 20;
+
 /// A tool that emits up to seven numbered chunks a step. It sleeps now and then to cover timers.
 struct Emits {
     seq: u64,
+    /// Counts the sleeps of the shard.
+    sleeps: Rc<Cell<u64>>,
+    sleeps_before: Option<u64>,
 }
 
 impl Tool for Emits {
     fn step(&mut self, context: &mut Context<'_>) -> Step {
+        if self.seq == SETTLED_AFTER {
+            // A shard sleeps when it has bought all that it buys ahead. Nothing is bought later.
+            let before = *self.sleeps_before.get_or_insert(self.sleeps.get());
+            if self.sleeps.get() == before {
+                return Step::Sleep(context.now() + Duration::from_millis(5));
+            }
+        }
         for _ in 0..7 {
             if self.seq == LAST_COUNTED + 10 {
                 return Step::Done;
@@ -110,6 +123,9 @@ impl Tool for Emits {
                 Ok(seq) => {
                     self.seq = seq;
                     at_chunk(seq);
+                    if seq == SETTLED_AFTER {
+                        return Step::Again;
+                    }
                 }
                 Err(EmitError::Blocked) => return Step::Blocked,
                 Err(error) => panic!("{error:?}"),
@@ -128,7 +144,12 @@ impl Tool for Emits {
 fn inline_nothing_allocates() {
     for policy in Policy::ALL {
         let (mut shard, _) = Shard::new(ShardConfig::default()).unwrap();
-        let work = Work::Steps(Box::new(Emits { seq: 0 }));
+        let sleeps = Rc::new(Cell::new(0));
+        let work = Work::Steps(Box::new(Emits {
+            seq: 0,
+            sleeps: Rc::clone(&sleeps),
+            sleeps_before: None,
+        }));
         let start = Start::AfterSubscribers { count: 4, deadline: Duration::from_secs(60) };
         let options = ExecuteOptions { start, ..Default::default() };
         let id = shard.execute_prepared(Prepared::new(work), options).unwrap();
@@ -146,6 +167,7 @@ fn inline_nothing_allocates() {
         while ended.get() < 3 {
             if !shard.turn() {
                 shard.park(None);
+                sleeps.set(shard.counters().wakes);
             }
             for _ in 0..16 {
                 if shard.poll(&mut polled).is_none() {
