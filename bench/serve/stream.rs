@@ -203,12 +203,17 @@ impl Place {
     /// True if the name occurs. Tries its last position first.
     #[inline]
     pub fn is_named(&mut self, json: &[u8]) -> bool {
-        let is_there = json.get(..self.at).is_some_and(|front| front.ends_with(self.name));
-        if !is_there {
+        if !self.is_still_there(json) {
             let Some(at) = self.find(json) else { return false };
             self.at = at;
         }
         true
+    }
+
+    /// True if the name is at its last position.
+    #[inline]
+    pub fn is_still_there(&self, json: &[u8]) -> bool {
+        json.get(..self.at).is_some_and(|front| front.ends_with(self.name))
     }
 
     #[cold]
