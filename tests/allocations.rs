@@ -10,6 +10,7 @@ mod counting;
 use std::cell::Cell;
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
@@ -102,7 +103,7 @@ const SETTLED_AFTER: u64 = FIRST_COUNTED - 20;
 struct Emits {
     seq: u64,
     /// Counts the sleeps of the shard.
-    sleeps: Rc<Cell<u64>>,
+    sleeps: Arc<AtomicU64>,
     sleeps_before: Option<u64>,
 }
 
@@ -110,8 +111,8 @@ impl Tool for Emits {
     fn step(&mut self, context: &mut Context<'_>) -> Step {
         if self.seq == SETTLED_AFTER {
             // A shard sleeps when it has bought all that it buys ahead. Nothing is bought later.
-            let before = *self.sleeps_before.get_or_insert(self.sleeps.get());
-            if self.sleeps.get() == before {
+            let before = *self.sleeps_before.get_or_insert(self.sleeps.load(Relaxed));
+            if self.sleeps.load(Relaxed) == before {
                 return Step::Sleep(context.now() + Duration::from_millis(5));
             }
         }
@@ -144,10 +145,10 @@ impl Tool for Emits {
 fn inline_nothing_allocates() {
     for policy in Policy::ALL {
         let (mut shard, _) = Shard::new(ShardConfig::default()).unwrap();
-        let sleeps = Rc::new(Cell::new(0));
+        let sleeps = Arc::new(AtomicU64::new(0));
         let work = Work::Steps(Box::new(Emits {
             seq: 0,
-            sleeps: Rc::clone(&sleeps),
+            sleeps: Arc::clone(&sleeps),
             sleeps_before: None,
         }));
         let start = Start::AfterSubscribers { count: 4, deadline: Duration::from_secs(60) };
@@ -167,7 +168,7 @@ fn inline_nothing_allocates() {
         while ended.get() < 3 {
             if !shard.turn() {
                 shard.park(None);
-                sleeps.set(shard.counters().wakes);
+                sleeps.store(shard.counters().wakes, Relaxed);
             }
             for _ in 0..16 {
                 if shard.poll(&mut polled).is_none() {
