@@ -202,6 +202,8 @@ pub const MAILBOX_COMMANDS_PER_TURN: u32 = 64;
 pub const COMPLETIONS_PER_TURN: usize = 256;
 /// Time for which `backoff` polls after the last event before it blocks.
 pub const SPIN_DEFAULT: Duration = Duration::from_micros(50);
+/// Polls of a reader on another thread after which it lets other threads of its core go on.
+pub const POLLS_PER_YIELD: u32 = 32;
 /// Characters of a tool's name: the most that every MCP client accepts.
 pub const TOOL_NAME_CHARS_MAX: usize = 64;
 /// Values in one completion: the most that MCP allows.

@@ -53,17 +53,21 @@ pub(super) fn wait_among<L: Link>(
     found
 }
 
-/// Polls for a while. Returns true if something has come for one of them.
+/// Polls for a while. Returns true if something has come for one of them. Other threads of this core
+/// go on meanwhile: readers that one chunk has woken would otherwise wait for each other's polls.
 fn spin<L: Link>(subscribers: &[&mut Subscriber<L>], deadline: Instant) -> bool {
     let until = (Clock::now() + limits::SPIN_DEFAULT).min(deadline);
     loop {
-        if have_news(subscribers) {
-            return true;
+        for _ in 0..limits::POLLS_PER_YIELD {
+            if have_news(subscribers) {
+                return true;
+            }
+            spin_hint();
         }
         if Clock::now() >= until {
             return false;
         }
-        spin_hint();
+        std::thread::yield_now();
     }
 }
 
