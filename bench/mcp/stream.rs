@@ -48,13 +48,21 @@ struct Calls {
     running_count: usize,
     method_place: Place,
     token_place: Place,
-    seq_place: Place,
-    stamp_place: Place,
-    encoding_place: Place,
-    length_place: Place,
     message_place: Place,
+    /// Those of the first chunk of a notification.
+    first_places: ChunkPlaces,
+    /// Those of the chunks behind it, each counted from the end of the chunk before it.
+    later_places: ChunkPlaces,
     given_chunks: u64,
     missed_chunks: u64,
+}
+
+/// The positions of the facts about one chunk.
+struct ChunkPlaces {
+    seq: Place,
+    stamp: Place,
+    encoding: Place,
+    length: Place,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -133,10 +141,6 @@ impl Calls {
     /// Returns the calls. `of` is the first session and the number of sessions.
     fn new(dialect: Dialect, is_sse: bool, of: (usize, usize), chunks_each: u64) -> Calls {
         let place = |name| Place { name, at: 0 };
-        let (seq, stamp): (&[u8], &[u8]) = match dialect {
-            Dialect::Ours => (b"\"seq\":", b"\"data\":\""),
-            Dialect::Plain => (b"\"progress\":", b"\"message\":\""),
-        };
         Calls {
             is_sse,
             dialect,
@@ -146,11 +150,9 @@ impl Calls {
             running_count: of.1,
             method_place: place(b"\"notifications/progress\""),
             token_place: place(b"\"progressToken\":"),
-            seq_place: place(seq),
-            stamp_place: place(stamp),
-            encoding_place: place(b"\"encoding\":\""),
-            length_place: place(b"\"length\":"),
             message_place: place(b"\"message\":\""),
+            first_places: ChunkPlaces::new(dialect),
+            later_places: ChunkPlaces::new(dialect),
             given_chunks: 0,
             missed_chunks: 0,
         }
@@ -200,11 +202,16 @@ impl Calls {
             return Err(format!("a notification without a call: {}", text()));
         };
         let (mut rest, mut cut_bytes) = (json, 0);
-        if self.seq_place.number(rest, usize::MAX).is_none() {
+        let Some(mut seq) = self.first_places.seq.number(rest, usize::MAX) else {
             return self.gap(track, json);
-        }
-        while let Some(seq) = self.seq_place.number(rest, usize::MAX) {
-            let Some((due_ns, at)) = self.stamp(json, rest, &mut cut_bytes) else {
+        };
+        let mut places = &mut self.first_places;
+        loop {
+            let stamp = match places.is_cut(self.dialect, rest) {
+                true => places.cut_stamp(&mut self.message_place, json, rest, &mut cut_bytes),
+                false => places.whole_stamp(rest),
+            };
+            let Some((due_ns, at)) = stamp else {
                 return Err(format!("a chunk without a stamp: {}", text()));
             };
             if seq != self.tracks[track].last_seq + 1 {
@@ -215,32 +222,12 @@ impl Calls {
             chunk(seq, due_ns);
             rest = &rest[at..];
             if self.dialect == Dialect::Plain || !has_another(rest) {
-                break;
+                return Ok(());
             }
+            places = &mut self.later_places;
+            let Some(next_seq) = places.seq.number(rest, usize::MAX) else { return Ok(()) };
+            seq = next_seq;
         }
-        Ok(())
-    }
-
-    /// Returns the stamp of the first chunk in `rest`, and the position of its data or length. A
-    /// chunk with a length has its part of the message, behind `cut_bytes` of it.
-    #[inline]
-    fn stamp(&mut self, json: &[u8], rest: &[u8], cut_bytes: &mut usize) -> Option<(u64, usize)> {
-        // The search for a name that does not occur would take longer than everything else.
-        let is_cut = self.dialect == Dialect::Ours
-            && !self.stamp_place.is_still_there(rest)
-            && self.encoding_place.is_named(rest)
-            && rest[self.encoding_place.at..].starts_with(b"message");
-        if !is_cut {
-            return Some((self.stamp_place.number(rest, STAMP_DIGITS)?, self.stamp_place.at));
-        }
-        let length = self.length_place.number(rest, usize::MAX)?;
-        if !self.message_place.is_named(json) {
-            return None;
-        }
-        let part = json.get(self.message_place.at.checked_add(*cut_bytes)?..)?;
-        *cut_bytes = cut_bytes.checked_add(usize::try_from(length).ok()?)?;
-        let stamp = Place { name: b"", at: 0 }.number(part, STAMP_DIGITS)?;
-        Some((stamp, self.length_place.at))
     }
 
     fn track_of(&self, index: usize) -> Option<usize> {
@@ -298,6 +285,58 @@ impl Calls {
         *has_ended = true;
         self.running_count -= 1;
         Ok(())
+    }
+}
+
+impl ChunkPlaces {
+    fn new(dialect: Dialect) -> ChunkPlaces {
+        let place = |name| Place { name, at: 0 };
+        let (seq, stamp): (&[u8], &[u8]) = match dialect {
+            Dialect::Ours => (b"\"seq\":", b"\"data\":\""),
+            Dialect::Plain => (b"\"progress\":", b"\"message\":\""),
+        };
+        ChunkPlaces {
+            seq: place(seq),
+            stamp: place(stamp),
+            encoding: place(b"\"encoding\":\""),
+            length: place(b"\"length\":"),
+        }
+    }
+
+    /// True if the data of the chunk is a part of the message. The stamp is tried first: a search
+    /// for a name that does not occur would take longer than everything else.
+    #[inline]
+    fn is_cut(&mut self, dialect: Dialect, rest: &[u8]) -> bool {
+        dialect == Dialect::Ours
+            && !self.stamp.is_still_there(rest)
+            && self.encoding.is_named(rest)
+            && rest[self.encoding.at..].starts_with(b"message")
+    }
+
+    /// Returns the stamp of a chunk that has its data, and the position of the data.
+    #[inline]
+    fn whole_stamp(&mut self, rest: &[u8]) -> Option<(u64, usize)> {
+        Some((self.stamp.number(rest, STAMP_DIGITS)?, self.stamp.at))
+    }
+
+    /// Returns the stamp of a chunk that has a length, and the position of the length. Its data is
+    /// a part of `message`, behind `cut_bytes` of it.
+    #[inline]
+    fn cut_stamp(
+        &mut self,
+        message: &mut Place,
+        json: &[u8],
+        rest: &[u8],
+        cut_bytes: &mut usize,
+    ) -> Option<(u64, usize)> {
+        let length = self.length.number(rest, usize::MAX)?;
+        if !message.is_named(json) {
+            return None;
+        }
+        let part = json.get(message.at.checked_add(*cut_bytes)?..)?;
+        *cut_bytes = cut_bytes.checked_add(usize::try_from(length).ok()?)?;
+        let stamp = Place { name: b"", at: 0 }.number(part, STAMP_DIGITS)?;
+        Some((stamp, self.length.at))
     }
 }
 
