@@ -53,8 +53,9 @@ pub(super) fn wait_among<L: Link>(
     found
 }
 
-/// Polls for a while. Returns true if something has come for one of them. Other threads of this core
-/// go on meanwhile: readers that one chunk has woken would otherwise wait for each other's polls.
+/// Polls for a while. Returns true if something has come for one of them. Other threads of this
+/// core go on meanwhile: readers that one chunk has woken would otherwise wait for each other's
+/// polls.
 fn spin<L: Link>(subscribers: &[&mut Subscriber<L>], deadline: Instant) -> bool {
     let until = (Clock::now() + limits::SPIN_DEFAULT).min(deadline);
     loop {
