@@ -12,7 +12,7 @@ pub mod server;
 pub mod stream;
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use lexopt::{Arg, Parser};
 
@@ -30,7 +30,7 @@ use server::Server;
 const DESCRIPTORS_OTHER: u64 = 64;
 /// The first is the default.
 const IMPLEMENTATIONS: &[&str] =
-    &["streamdoor", "floor", "floor-16", "floor-64", "axum", "axum-threads"];
+    &["streamdoor", "floor", "floor-16", "floor-64", "axum", "axum-threads", "durable-streams"];
 
 const HELP: &str = "\
 bench serve: measure a streaming server on one cpu, and its subscribers on another
@@ -47,8 +47,11 @@ Usage: bench serve [options]
                       floor-16, floor-64
                                     the same with 16 or 64 events in each write, without a rate
                       axum          axum's Sse over tokio's broadcast, current-thread runtime
-                      axum-threads  the same on the multi-thread runtime (both: SSE only)
-  --peers PATH        the program of bench/peers, for axum
+                      axum-threads  the same on the multi-thread runtime
+                      durable-streams
+                                    durable-streams-server, its streams in memory, and a producer
+                                    that appends over HTTP, both on one cpu (all three: SSE only)
+  --peers PATH        the program of bench/peers, for axum and durable-streams
   --cpus A,B          pin the server to A, and the receiver to B (the first two allowed)
   --out DIR           write a histogram (.hgrm) and an HDR interval log, version 2 (.hlog), to DIR
   --json              print one line of JSON instead of text
@@ -103,8 +106,13 @@ fn measure(serve: &Serve) -> Result<Found, Failure> {
     pin_thread(serve.client_cpu)?;
     let targets = match serve.implementation {
         "streamdoor" => ours::start_executions(load, server.address)?,
-        _ => {
-            let target = |index| format!("/v1/executions/{}/events", execution_name(index));
+        implementation => {
+            let target = |index| match implementation {
+                "durable-streams" => {
+                    format!("/v1/stream/{}?offset=-1&live=sse", execution_name(index))
+                }
+                _ => format!("/v1/executions/{}/events", execution_name(index)),
+            };
             (0..load.executions).map(target).collect()
         }
     };
@@ -157,12 +165,13 @@ impl Serve {
     }
 
     fn check(&self) -> Result<(), Failure> {
-        if self.is_axum() && self.load.format != Format::Sse {
-            return Err(Failure::Usage("--format: axum supports only sse".into()));
+        if self.peer_words().is_some() && self.load.format != Format::Sse {
+            return Err(Failure::Usage("--format: peers support only sse".into()));
         }
-        if self.is_axum() && self.peers.is_none() {
-            let text = "--impl axum needs --peers, the program that bench/peers builds";
-            return Err(Failure::Usage(text.into()));
+        if self.peer_words().is_some() && self.peers.is_none() {
+            let name = self.implementation;
+            let text = format!("--impl {name} needs --peers, the program that bench/peers builds");
+            return Err(Failure::Usage(text));
         }
         if self.load.cpu == self.client_cpu {
             return Err(Failure::Environment(
@@ -174,8 +183,13 @@ impl Serve {
         Ok(())
     }
 
-    fn is_axum(&self) -> bool {
-        self.implementation.starts_with("axum")
+    /// Returns the first arguments of the program of bench/peers, if the implementation is a peer.
+    fn peer_words(&self) -> Option<Vec<&'static str>> {
+        match self.implementation {
+            "axum" | "axum-threads" => Some(vec!["sse", "--impl", self.implementation]),
+            "durable-streams" => Some(vec!["durable"]),
+            _ => None,
+        }
     }
 
     /// Returns the program of the server, and its arguments.
@@ -185,10 +199,8 @@ impl Serve {
                 Failure::Environment(format!("the path of this program is unknown: {error}"))
             })
         };
-        let (program, words) = match &self.peers {
-            Some(peers) if self.is_axum() => {
-                (Path::new(peers).to_owned(), vec!["sse", "--impl", self.implementation])
-            }
+        let (program, words) = match (&self.peers, self.peer_words()) {
+            (Some(peers), Some(words)) => (peers.clone(), words),
             _ if self.implementation == "streamdoor" => (own_program()?, vec!["server"]),
             _ => (own_program()?, vec!["floor", "tcp"]),
         };

@@ -133,7 +133,9 @@ impl Events {
             },
         };
         if !json.starts_with(b"{\"event\":\"chunk\"") {
-            return if json.is_empty() { Ok(()) } else { self.other(json) };
+            // durable-streams tells its offset behind each write.
+            let is_nothing = json.is_empty() || json.starts_with(b"{\"streamNextOffset\"");
+            return if is_nothing { Ok(()) } else { self.other(json) };
         }
         let numbers = self.seq_place.number(json, usize::MAX).zip(
             // The stamp has no end of its own: text follows.

@@ -85,13 +85,23 @@ pub fn announce(address: SocketAddr) {
 
 /// Starts to answer the lines of standard input. The process exits when they end.
 pub fn answer_standard_input() {
-    std::thread::spawn(|| {
+    answer_standard_input_with(Usage::of_this_process, || {});
+}
+
+/// Starts to answer the lines of standard input with `usage`. When they end, `leave` is called, and
+/// the process exits.
+pub fn answer_standard_input_with(
+    usage: impl Fn() -> Usage + Send + 'static,
+    leave: impl FnOnce() + Send + 'static,
+) {
+    std::thread::spawn(move || {
         for line in io::stdin().lock().lines() {
             if line.is_err() {
                 break;
             }
-            say(&Usage::of_this_process().to_line());
+            say(&usage().to_line());
         }
+        leave();
         std::process::exit(0);
     });
 }

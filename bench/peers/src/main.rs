@@ -12,6 +12,7 @@ mod common;
 
 mod channels;
 mod door;
+mod durable;
 mod erlang;
 mod mcp;
 mod payload;
@@ -69,7 +70,7 @@ Usage: peers fanout [options]
                       By value and in place: sizes 16, 64, 100, 256, 1024, 4096, 32768
 ";
 
-const USAGE: &str = "usage: peers fanout|sse|mcp|door [options]\n";
+const USAGE: &str = "usage: peers fanout|sse|durable|mcp|door [options]\n";
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1);
@@ -81,12 +82,14 @@ fn main() -> ExitCode {
             Some("fanout") => fanout(arguments),
             Some("door") => door::command(arguments),
             Some("sse") => sse::command(arguments),
+            Some("durable") => durable::command(arguments),
             Some("mcp") => mcp::command(arguments),
             Some("--help" | "-h" | "help") => {
-                print(&format!("{USAGE}{HELP}\n{}\n{}\n{}", sse::HELP, mcp::HELP, door::HELP));
+                let others = [sse::HELP, durable::HELP, mcp::HELP, door::HELP].join("\n");
+                print(&format!("{USAGE}{HELP}\n{others}"));
                 Ok(())
             }
-            _ => Err(Failure::Usage("the commands are fanout, sse, mcp and door".into())),
+            _ => Err(Failure::Usage("the commands are fanout, sse, durable, mcp and door".into())),
         },
     )
 }

@@ -40,10 +40,18 @@ impl Process {
         if load.wait == Wait::Polled {
             return Err(Failure::Usage("--wait: readers of brokers must block".into()));
         }
+        pin_thread(load.plan.subscribers_cpu)?; // The broker inherits it.
+        Process::spawn(program, words)
+    }
+
+    /// Starts `program` on the cpu of the caller, with the arguments for a port.
+    ///
+    /// # Errors
+    /// [`Failure::Environment`] if it is not installed or does not listen.
+    pub fn spawn(program: &str, words: impl Fn(u16) -> Vec<String>) -> Result<Process, Failure> {
         let lacking = |text: String| Failure::Environment(format!("{program}: {text}"));
         let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|it| it.local_addr());
         let port = free.map_err(|error| lacking(error.to_string()))?.port();
-        pin_thread(load.plan.subscribers_cpu)?; // The broker inherits it.
         let mut command = Command::new(program);
         command.args(words(port)).stdin(Stdio::null()).stdout(Stdio::null());
         let process =
@@ -60,6 +68,11 @@ impl Process {
             std::thread::sleep(Duration::from_millis(5));
         }
         Ok(broker)
+    }
+
+    /// Returns its process id.
+    pub fn pid(&self) -> u32 {
+        self.process.id()
     }
 }
 

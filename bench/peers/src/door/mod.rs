@@ -3,7 +3,7 @@
 
 #[cfg(feature = "aeron")]
 mod aeron;
-mod broker;
+pub mod broker;
 mod iceoryx;
 mod nats;
 mod redis;
