@@ -4,23 +4,25 @@
 //! (`--durability memory`). This process is the producer. It appends each chunk with a POST, over
 //! one connection, and waits for the reply. A chunk is a line of JSON, made by the same code as
 //! everywhere, so that each subscriber gets it as one `data` line. The server ends connections that
-//! lag, and the receiver of `bench serve` does not come back. Flat out, a run therefore fails.
-//! Both processes have the server's cpu. The processor time is that of both, the memory that of the
+//! lag, and the receiver of `bench serve` does not come back. A load must therefore have a rate. Both
+//! processes have the server's cpu. The processor time is that of both, the memory that of the
 //! server.
 
 use std::ffi::OsString;
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::sync::Mutex;
+use std::path::PathBuf;
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::common::machine::{now_ns, pin_thread};
+use crate::common::params::Rate;
 use crate::common::serve::child::{self, Usage};
 use crate::common::serve::event::{self, Format};
 use crate::common::serve::load::{LOAD_HELP, Load};
 use crate::common::serve::plan::{POLL_NS, Plan, payload, stamp};
-use crate::common::{BATCH_CHUNKS, Failure, print};
+use crate::common::{Failure, print};
 use crate::door::broker::Process;
 
 const PROGRAM: &str = "durable-streams-server";
@@ -52,21 +54,28 @@ pub fn command(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Fail
     if load.format != Format::Sse {
         return Err(Failure::Usage("--format: must be sse".into()));
     }
+    if load.rate == Rate::Max {
+        return Err(Failure::Usage("--rate: durable-streams ends connections that lag".into()));
+    }
     pin_thread(load.cpu)?; // The server inherits it.
     let directory = std::env::temp_dir().join(format!("streamdoor-bench-{}", std::process::id()));
     let data = directory.display().to_string();
-    let server = Process::spawn(PROGRAM, |port| {
+    let process = Process::spawn(PROGRAM, |port| {
         let words = ["--durability", "memory", "--data-dir", &data, "--port", &port.to_string()];
         words.map(str::to_owned).to_vec()
     })?;
-    let (pid, port) = (server.pid(), server.port);
+    let (pid, port) = (process.pid(), process.port);
+    let server = Server { process: Some(process), directory };
     let failed = |error: io::Error| Failure::Failed(format!("{PROGRAM}: {error}"));
     let mut producer = Producer::connect(port).map_err(failed)?;
     for index in 0..load.executions {
         producer.create(index).map_err(failed)?;
     }
     let (ready, is_ready) = channel();
-    let server = Mutex::new(Some(server));
+    let server = Arc::new(Mutex::new(Some(server)));
+    let end_of = |server: Arc<Mutex<Option<Server>>>| {
+        move || drop(server.lock().unwrap_or_else(PoisonError::into_inner).take())
+    };
     child::answer_standard_input_with(
         move || {
             let _ = ready.send(()); // All subscribers have sent their requests.
@@ -77,21 +86,34 @@ pub fn command(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Fail
                 ..server
             }
         },
-        move || {
-            drop(server.lock().ok().and_then(|mut server| server.take()));
-            let _ = std::fs::remove_dir_all(&directory);
-        },
+        end_of(Arc::clone(&server)),
     );
     child::announce(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
-    if is_ready.recv().is_ok() {
-        producer.produce(&load).map_err(failed)?;
+    if is_ready.recv().is_ok()
+        && let Err(error) = producer.produce(&load)
+    {
+        end_of(server)();
+        return Err(failed(error));
     }
     loop {
         std::thread::park(); // The other thread ends this process.
     }
 }
 
-/// A connection to the server, with the streams as far as they are.
+/// The server and its directory, which go when this is dropped.
+struct Server {
+    process: Option<Process>,
+    directory: PathBuf,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.process.take());
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// A connection to the server.
 struct Producer {
     socket: TcpStream,
     buffer: Vec<u8>,
@@ -114,20 +136,17 @@ impl Producer {
         let mut published_chunks = vec![0; load.executions as usize];
         let mut plan = Plan::new(load);
         plan.begin(Plan::origin(now_ns()));
-        let batch_chunks = if plan.is_flat_out() { BATCH_CHUNKS } else { 1 };
         let (mut data, mut body, mut rounds) = (payload(load.size_bytes), Vec::new(), 0);
         while let Some(planned_ns) = plan.next(now_ns()) {
             wait_until(planned_ns);
             stamp(&mut data, planned_ns);
             let index = rounds % load.executions;
             let name = event::execution_name(index);
+            let published = &mut published_chunks[index as usize];
+            *published += 1;
             body.clear();
-            for _ in 0..batch_chunks {
-                let published = &mut published_chunks[index as usize];
-                *published += 1;
-                event::chunk(&name, *published, &data, planned_ns).write_json(&mut body);
-                body.push(b'\n');
-            }
+            event::chunk(&name, *published, &data, planned_ns).write_json(&mut body);
+            body.push(b'\n');
             self.ask("POST", &name, &body)?;
             rounds += 1;
         }
