@@ -4,8 +4,8 @@
 //! (`--durability memory`). This process is the producer. It appends each chunk with a POST, over
 //! one connection, and waits for the reply. A chunk is a line of JSON, made by the same code as
 //! everywhere, so that each subscriber gets it as one `data` line. The server ends connections that
-//! lag, and the receiver of `bench serve` does not come back. A load must therefore have a rate. Both
-//! processes have the server's cpu. The processor time is that of both, the memory that of the
+//! lag, and the receiver of `bench serve` does not come back. A load must therefore have a rate.
+//! Both processes have the server's cpu. The processor time is that of both, the memory that of the
 //! server.
 
 use std::ffi::OsString;
