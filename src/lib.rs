@@ -303,6 +303,9 @@ pub mod base;
 pub mod endpoint;
 #[doc(hidden)]
 pub mod engine;
+#[cfg(feature = "journal")]
+#[doc(hidden)]
+pub mod journal;
 #[doc(hidden)]
 pub mod limits;
 #[cfg(feature = "server")]

@@ -4,6 +4,7 @@
 mod agents;
 mod ahead;
 mod front;
+mod journal;
 mod pressure;
 mod trace;
 mod upstreams;
@@ -11,6 +12,7 @@ mod upstreams;
 pub use agents::*;
 pub use ahead::*;
 pub use front::*;
+pub use journal::*;
 pub use pressure::*;
 pub use trace::*;
 pub use upstreams::*;

@@ -6,12 +6,14 @@
 #![forbid(unsafe_code)]
 
 mod chunk;
+mod durability;
 mod end;
 mod exit;
 mod policy;
 mod progress;
 
 pub use chunk::{Gap, GapReason, Kind, KindTotals, Kinds, Meta, Totals, UnknownKind};
+pub use durability::{Durability, UnknownDurability};
 pub use end::{DetachReason, End, EndState, ExecutionState, Outcome};
 pub use exit::Exit;
 pub use policy::{LagLimit, Policy, Terms, UnknownPolicy};

@@ -13,6 +13,7 @@ pub const STRATA: &[(&str, u32)] = &[
     ("wire", 1),
     ("tool", 2),
     ("reactor", 2),
+    ("journal", 2),
     ("shard", 3),
     ("mcp", 3),
     ("agent", 3),

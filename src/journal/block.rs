@@ -1,0 +1,578 @@
+//! A block that is being filled, and the runs of one that was read.
+//!
+//! A run is what a reader is given at once: chunks of one execution, with the same bounds as a
+//! delivery. Chunks of an execution that come one after the other extend its run, also over turns.
+//!
+//! Invariants:
+//! - B1: the chunks of a run have consecutive numbers, and each run has at least one.
+//! - B2: everything behind the last run is zero.
+//!
+//! Tests: below; `journal/scan_tests.rs` flips every bit.
+
+use super::format::{
+    ALIGN_BYTES, BLOCK_HEADER_BYTES, BlockHeader, BlockKind, CHUNK_ENTRY_BYTES, ChunkEntry, Damage,
+    KeptChunk, Lsn, RunHeader, RunKind, chunk_bytes, chunk_length, decode_chunk, decode_run,
+    encode_chunk, encode_run, kinds_of,
+};
+use super::records::Hole;
+use crate::base::PageBuffer;
+use crate::limits::{DELIVERY_BYTES_MAX, DELIVERY_CHUNKS_MAX, JOURNAL_PAGE_BYTES};
+use crate::stream::{KindTotals, Kinds, Totals};
+
+/// The position of an execution in its journal: everything before the next chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position {
+    /// The number of the execution in this journal.
+    pub execution: u32,
+    /// The totals of all chunks so far, by kind.
+    pub totals: KindTotals,
+    /// The same for all kinds.
+    pub all: Totals,
+}
+
+impl Position {
+    /// The position before the first chunk.
+    pub fn new(execution: u32) -> Position {
+        Position { execution, totals: KindTotals::default(), all: Totals::ZERO }
+    }
+
+    /// The number of the next chunk.
+    pub fn next_seq(&self) -> u64 {
+        self.all.chunks + 1
+    }
+
+    /// Moves behind a chunk.
+    #[inline]
+    pub fn pass(&mut self, entry: &ChunkEntry) {
+        self.totals.count(entry.kind, entry.length);
+        self.all.count(entry.length);
+    }
+
+    fn header(&self, kind: RunKind, count: u32, bytes: u32) -> RunHeader {
+        RunHeader {
+            kind,
+            bytes,
+            execution: self.execution,
+            count,
+            first_seq: self.next_seq(),
+            bytes_before: self.all.bytes,
+            kinds_before: kinds_of(&self.totals),
+        }
+    }
+}
+
+/// The error for something that does not fit in a block any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockFull;
+
+/// A block that is being filled.
+pub struct Block {
+    buffer: PageBuffer,
+    /// The bytes that it may have.
+    room_bytes: u32,
+    used_bytes: u32,
+    run_count: u32,
+    lsn: Lsn,
+    open: Option<OpenRun>,
+}
+
+/// The last run of a block, which the next chunk may extend.
+struct OpenRun {
+    at: u32,
+    before: Position,
+    count: u32,
+    payload_bytes: u64,
+}
+
+/// A run that gets no more chunks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClosedRun {
+    /// Number of its bytes, with its head.
+    pub bytes: u32,
+    /// Number of its chunks.
+    pub count: u32,
+}
+
+/// The effect of one more chunk on the runs of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Appended {
+    /// The chunk belongs to the last run.
+    Extended,
+    /// The chunk has begun a run.
+    Began {
+        /// The place of the run.
+        lsn: Lsn,
+        /// The run before, if it was open.
+        closed: Option<ClosedRun>,
+    },
+}
+
+impl Block {
+    /// Begins a block of at most `room_bytes` in `buffer`, for the place `lsn`.
+    pub fn new(buffer: PageBuffer, room_bytes: u32, lsn: Lsn) -> Block {
+        assert!((JOURNAL_PAGE_BYTES..=buffer.len() as u32).contains(&room_bytes));
+        assert!(room_bytes.is_multiple_of(JOURNAL_PAGE_BYTES));
+        assert!(lsn.0.is_multiple_of(JOURNAL_PAGE_BYTES.into())); // D1
+        let used_bytes = BLOCK_HEADER_BYTES;
+        Block { buffer, room_bytes, used_bytes, run_count: 0, lsn, open: None }
+    }
+
+    /// The place of the block.
+    pub fn lsn(&self) -> Lsn {
+        self.lsn
+    }
+
+    /// Number of bytes that the block will have.
+    pub fn bytes(&self) -> u32 {
+        self.used_bytes.next_multiple_of(JOURNAL_PAGE_BYTES)
+    }
+
+    /// True if nothing was appended.
+    pub fn is_empty(&self) -> bool {
+        self.used_bytes == BLOCK_HEADER_BYTES
+    }
+
+    /// Appends a chunk at `position`, which moves behind it.
+    ///
+    /// # Errors
+    /// [`BlockFull`]; nothing was changed then.
+    #[inline]
+    pub fn append_chunk(
+        &mut self,
+        position: &mut Position,
+        entry: &ChunkEntry,
+        payload: &[u8],
+    ) -> Result<Appended, BlockFull> {
+        assert!(entry.seq == position.next_seq()); // B1
+        let bytes = chunk_bytes(entry.length);
+        let mut appended = Appended::Extended;
+        if !self.open.as_ref().is_some_and(|open| open.takes(position, entry.length)) {
+            let head_bytes = position.header(RunKind::Chunks, 0, 0).head_bytes();
+            if self.left_bytes() < head_bytes + bytes {
+                return Err(BlockFull);
+            }
+            let closed = self.close_run();
+            appended = Appended::Began { lsn: self.lsn.after(self.used_bytes), closed };
+            let (at, before) = (self.used_bytes, *position);
+            self.open = Some(OpenRun { at, before, count: 0, payload_bytes: 0 });
+            self.used_bytes += head_bytes;
+        } else if self.left_bytes() < bytes {
+            return Err(BlockFull);
+        }
+        encode_chunk(entry, payload, &mut self.buffer[self.used_bytes as usize..]);
+        self.used_bytes += bytes;
+        let open = self.open.as_mut().expect("it was just made");
+        open.count += 1;
+        open.payload_bytes += u64::from(entry.length);
+        position.pass(entry);
+        Ok(appended)
+    }
+
+    /// Appends a record about the execution at `position`. `count` is the number of chunks of a
+    /// hole, and 0 for everything else. [`Block::close_run`] has to precede it. Returns its place
+    /// and its size.
+    ///
+    /// # Errors
+    /// [`BlockFull`]; nothing was changed then.
+    pub fn append_record(
+        &mut self,
+        kind: RunKind,
+        position: &Position,
+        count: u32,
+        body: &[u8],
+    ) -> Result<(Lsn, u32), BlockFull> {
+        assert!(kind != RunKind::Chunks);
+        assert!(self.open.is_none());
+        let head_bytes = position.header(kind, count, 0).head_bytes();
+        let bytes = head_bytes + RECORD_HEAD_BYTES + padded(body.len() as u32);
+        if self.left_bytes() < bytes {
+            return Err(BlockFull);
+        }
+        let at = self.used_bytes as usize;
+        let lsn = self.lsn.after(self.used_bytes);
+        let run = &mut self.buffer[at..at + bytes as usize];
+        let header = position.header(kind, count, bytes);
+        encode_run(&header, lsn, &position.totals, run);
+        let (head, to) = run[head_bytes as usize..].split_at_mut(RECORD_HEAD_BYTES as usize);
+        head[..4].copy_from_slice(&(body.len() as u32).to_le_bytes());
+        head[4..].copy_from_slice(&crc32c::crc32c(body).to_le_bytes());
+        to[..body.len()].copy_from_slice(body);
+        to[body.len()..].fill(0);
+        self.used_bytes += bytes;
+        self.run_count += 1;
+        Ok((lsn, bytes))
+    }
+
+    /// Number of bytes that are left.
+    fn left_bytes(&self) -> u32 {
+        self.room_bytes - self.used_bytes
+    }
+
+    /// Writes the header of the last run, if it is open. The next chunk begins another one.
+    pub fn close_run(&mut self) -> Option<ClosedRun> {
+        let open = self.open.take()?;
+        assert!(open.count > 0); // B1
+        let bytes = self.used_bytes - open.at;
+        let header = open.before.header(RunKind::Chunks, open.count, bytes);
+        let lsn = self.lsn.after(open.at);
+        let run = &mut self.buffer[open.at as usize..self.used_bytes as usize];
+        encode_run(&header, lsn, &open.before.totals, run);
+        self.run_count += 1;
+        Some(ClosedRun { bytes, count: open.count })
+    }
+
+    /// Closes the block for the journal `journal`. [`Block::close_run`] has to precede it. Returns
+    /// its bytes and their number.
+    pub fn close(mut self, journal: u128, stamp: &Stamp) -> (PageBuffer, u32) {
+        assert!(self.open.is_none());
+        let bytes = self.bytes();
+        self.buffer[self.used_bytes as usize..bytes as usize].fill(0); // B2
+        let header = BlockHeader {
+            kind: stamp.kind,
+            lsn: self.lsn,
+            synced: stamp.synced,
+            bytes,
+            used_bytes: self.used_bytes,
+            run_count: self.run_count,
+            previous_pages: stamp.previous_pages,
+            wall_us: stamp.wall_us,
+            mono_ns: stamp.mono_ns,
+        };
+        header.encode(journal, &mut self.buffer);
+        (self.buffer, bytes)
+    }
+}
+
+/// Number of bytes in front of the body of a record: its length and its checksum.
+pub const RECORD_HEAD_BYTES: u32 = 8;
+
+/// A length that is rounded up to the alignment.
+const fn padded(length: u32) -> u32 {
+    length.next_multiple_of(ALIGN_BYTES)
+}
+
+/// The facts that a block is given when it is closed.
+#[derive(Clone, Copy, Debug)]
+pub struct Stamp {
+    /// The purpose of the block.
+    pub kind: BlockKind,
+    /// The first place that is not known to be on disk.
+    pub synced: Lsn,
+    /// In the first block of a segment, the end of the segment before, in pages.
+    pub previous_pages: u16,
+    /// The wall-clock time, in microseconds since 1970.
+    pub wall_us: u64,
+    /// The time of the shard's clock at the same moment, in nanoseconds.
+    pub mono_ns: u64,
+}
+
+impl OpenRun {
+    /// True if a chunk of `length` bytes at `position` extends the run.
+    #[inline]
+    fn takes(&self, position: &Position, length: u32) -> bool {
+        self.before.execution == position.execution
+            && self.before.next_seq() + u64::from(self.count) == position.next_seq()
+            && self.count < DELIVERY_CHUNKS_MAX
+            && self.payload_bytes + u64::from(length) <= DELIVERY_BYTES_MAX
+    }
+}
+
+/// A run that was read.
+#[derive(Clone, Copy, Debug)]
+pub struct Run<'a> {
+    /// Its place.
+    pub lsn: Lsn,
+    /// Its head.
+    pub header: RunHeader,
+    /// Totals of all chunks before, by kind.
+    pub before: KindTotals,
+    bytes: &'a [u8],
+}
+
+impl<'a> Run<'a> {
+    /// Reads the run that should stand at `lsn`.
+    ///
+    /// # Errors
+    /// [`Damage`].
+    pub fn decode(lsn: Lsn, bytes: &'a [u8]) -> Result<Run<'a>, Damage> {
+        let (header, before) = decode_run(lsn, bytes)?;
+        let bytes = &bytes[..header.bytes as usize];
+        let chunk_bytes_min = header.count as usize * CHUNK_ENTRY_BYTES as usize;
+        let is_bounded = match header.kind {
+            RunKind::Chunks => {
+                (1..=DELIVERY_CHUNKS_MAX).contains(&header.count)
+                    && bytes.len() >= header.head_bytes() as usize + chunk_bytes_min
+            }
+            RunKind::Hole => header.count > 0,
+            _ => header.count == 0,
+        };
+        is_bounded.then_some(Run { lsn, header, before, bytes }).ok_or(Damage::Bounds)
+    }
+
+    /// The body of a record.
+    ///
+    /// # Errors
+    /// [`Damage`].
+    pub fn body(&self) -> Result<&'a [u8], Damage> {
+        assert!(self.header.kind != RunKind::Chunks);
+        let bytes = &self.bytes[self.header.head_bytes() as usize..];
+        let (head, body) = bytes.split_at_checked(8).ok_or(Damage::Short)?;
+        let length = u32::from_le_bytes(head[..4].try_into().expect("four bytes"));
+        let body = body.get(..length as usize).ok_or(Damage::Bounds)?;
+        let sum = u32::from_le_bytes(head[4..].try_into().expect("four bytes"));
+        (crc32c::crc32c(body) == sum).then_some(body).ok_or(Damage::Checksum)
+    }
+
+    /// The chunks of the run, and the stretches that are damaged.
+    pub fn chunks(&self) -> Chunks<'a> {
+        assert!(self.header.kind == RunKind::Chunks);
+        let bytes = &self.bytes[self.header.head_bytes() as usize..];
+        let first_seq = self.header.first_seq;
+        Chunks { bytes, next_seq: first_seq, until_seq: first_seq + u64::from(self.header.count) }
+    }
+
+    /// The position behind the run, if all of its chunks are intact.
+    pub fn position_after(&self) -> Option<Position> {
+        let all = Totals { chunks: self.header.first_seq - 1, bytes: self.header.bytes_before };
+        let mut position = Position { execution: self.header.execution, totals: self.before, all };
+        match self.header.kind {
+            RunKind::Chunks => {
+                for chunk in self.chunks() {
+                    position.pass(&chunk.ok()?.entry);
+                }
+            }
+            RunKind::Hole => {
+                position.totals = Hole::decode(self.body().ok()?).ok()?.after;
+                position.all = position.totals.of(Kinds::ALL);
+                let behind = self.header.first_seq + u64::from(self.header.count);
+                return (position.next_seq() == behind).then_some(position);
+            }
+            _ => {}
+        }
+        Some(position)
+    }
+}
+
+/// Chunks of a run that cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unreadable {
+    /// The first of them.
+    pub from_seq: u64,
+    /// One past the last.
+    pub until_seq: u64,
+    /// The damage of the first.
+    pub damage: Damage,
+}
+
+/// The chunks of a run, one after the other.
+pub struct Chunks<'a> {
+    bytes: &'a [u8],
+    next_seq: u64,
+    until_seq: u64,
+}
+
+impl<'a> Iterator for Chunks<'a> {
+    type Item = Result<KeptChunk<'a>, Unreadable>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.next_seq == self.until_seq {
+            return None;
+        }
+        let from_seq = self.next_seq;
+        match decode_chunk(from_seq, self.bytes) {
+            Ok(chunk) => {
+                let end = (chunk_bytes(chunk.entry.length) as usize).min(self.bytes.len());
+                self.bytes = &self.bytes[end..];
+                self.next_seq += 1;
+                Some(Ok(chunk))
+            }
+            Err(damage) => {
+                (self.bytes, self.next_seq) = match self.behind_damage() {
+                    Some(rest) => (rest, from_seq + 1),
+                    None => (&self.bytes[..0], self.until_seq), // The next one is not found.
+                };
+                let until_seq = self.next_seq;
+                Some(Err(Unreadable { from_seq, until_seq, damage }))
+            }
+        }
+    }
+}
+
+impl<'a> Chunks<'a> {
+    /// The bytes behind a damaged chunk, if its length is right. It is if the next chunk is found
+    /// there, or the end of the run.
+    fn behind_damage(&self) -> Option<&'a [u8]> {
+        let length = chunk_length(self.bytes)?;
+        let end = (length as usize).checked_next_multiple_of(ALIGN_BYTES as usize)?;
+        let rest = self.bytes.get(CHUNK_ENTRY_BYTES as usize + end..)?;
+        let is_found = match self.next_seq + 1 == self.until_seq {
+            true => rest.is_empty(),
+            false => decode_chunk(self.next_seq + 1, rest).is_ok(),
+        };
+        is_found.then_some(rest)
+    }
+}
+
+/// The findings at a place of a block.
+#[derive(Clone, Copy, Debug)]
+pub enum Found<'a> {
+    /// A run.
+    Run(Run<'a>),
+    /// Bytes that are no run. The next one, if there is one, begins elsewhere.
+    Rot {
+        /// The first of the bytes.
+        from: Lsn,
+        /// One past the last.
+        until: Lsn,
+        /// The damage of the first.
+        damage: Damage,
+    },
+}
+
+/// The runs of a block whose header is right. A bad run is skipped: the next one is looked for at
+/// each multiple of eight bytes.
+pub fn runs<'a>(header: &BlockHeader, block: &'a [u8]) -> impl Iterator<Item = Found<'a>> {
+    let lsn = header.lsn;
+    let used = &block[..(header.used_bytes as usize).min(block.len())];
+    let mut at = BLOCK_HEADER_BYTES as usize;
+    std::iter::from_fn(move || {
+        if at >= used.len() {
+            return None;
+        }
+        let from = lsn.after(at as u32);
+        match Run::decode(from, &used[at..]) {
+            Ok(run) => {
+                at += run.header.bytes as usize;
+                Some(Found::Run(run))
+            }
+            Err(damage) => {
+                let step = ALIGN_BYTES as usize;
+                at += step;
+                while at < used.len() && Run::decode(lsn.after(at as u32), &used[at..]).is_err() {
+                    at += step;
+                }
+                at = at.min(used.len());
+                Some(Found::Rot { from, until: lsn.after(at as u32), damage })
+            }
+        }
+    })
+}
+
+/// True if everything behind the runs of a block is zero, as it was written (B2).
+pub fn is_padded(header: &BlockHeader, block: &[u8]) -> bool {
+    let padding = block.get(header.used_bytes as usize..header.bytes as usize);
+    padding.is_some_and(|padding| padding.iter().all(|byte| *byte == 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stream::Kind;
+
+    const JOURNAL: u128 = 7 << 64 | 9;
+
+    fn entry(seq: u64, length: u32, kind: Kind) -> ChunkEntry {
+        ChunkEntry { seq, mono_ns: 1_000 * seq, length, kind, key: (seq % 64) as u8 }
+    }
+
+    fn stamp() -> Stamp {
+        let (kind, synced) = (BlockKind::Data, Lsn(0));
+        Stamp { kind, synced, previous_pages: 0, wall_us: 5, mono_ns: 6 }
+    }
+
+    fn begin(pages: u32, lsn: Lsn) -> Block {
+        let bytes = pages * JOURNAL_PAGE_BYTES;
+        let mut buffer = PageBuffer::new(bytes as usize);
+        buffer.fill(0xEE);
+        Block::new(buffer, bytes, lsn)
+    }
+
+    #[test]
+    fn what_was_appended_is_read_run_by_run() {
+        let lsn = Lsn::new(3, 2 * JOURNAL_PAGE_BYTES);
+        let mut block = begin(4, lsn);
+        let mut one = Position::new(1);
+        let mut two = Position::new(2);
+        block.append_record(RunKind::Opened, &one, 0, b"one").unwrap();
+        for seq in 1..=3 {
+            block.append_chunk(&mut one, &entry(seq, 5, Kind::Stdout), b"hello").unwrap();
+        }
+        block.append_chunk(&mut two, &entry(1, 0, Kind::Row), b"").unwrap();
+        block.append_chunk(&mut one, &entry(4, 2, Kind::Stderr), b"no").unwrap();
+        block.append_chunk(&mut one, &entry(5, 2, Kind::Stderr), b"go").unwrap();
+        block.close_run();
+        block.append_record(RunKind::Ended, &one, 0, b"done").unwrap();
+        block.close_run();
+        let (bytes, length) = block.close(JOURNAL, &stamp());
+        let block = &bytes[..length as usize];
+        let header = BlockHeader::decode(JOURNAL, lsn, block).unwrap();
+        assert!(is_padded(&header, block));
+        let runs: Vec<Run<'_>> = runs(&header, block)
+            .map(|found| match found {
+                Found::Run(run) => run,
+                Found::Rot { .. } => panic!("{found:?}"),
+            })
+            .collect();
+        assert_eq!(runs.len() as u32, header.run_count);
+        let kinds: Vec<RunKind> = runs.iter().map(|run| run.header.kind).collect();
+        use RunKind::{Chunks, Ended, Opened};
+        assert_eq!(kinds, [Opened, Chunks, Chunks, Chunks, Ended]);
+        assert_eq!(runs[0].body(), Ok(&b"one"[..]));
+        let texts: Vec<&[u8]> = runs[1].chunks().map(|chunk| chunk.unwrap().payload).collect();
+        assert_eq!(texts, [b"hello"; 3]);
+        let last: Vec<ChunkEntry> = runs[3].chunks().map(|chunk| chunk.unwrap().entry).collect();
+        assert_eq!(last, [entry(4, 2, Kind::Stderr), entry(5, 2, Kind::Stderr)]);
+        assert_eq!(runs[3].before.of(Kinds::ALL), Totals { chunks: 3, bytes: 15 });
+        assert_eq!(runs[3].position_after(), Some(one));
+        assert_eq!(runs[4].before, one.totals);
+        assert_eq!(runs[4].header.first_seq, 6);
+    }
+
+    #[test]
+    fn a_run_is_at_most_a_delivery() {
+        let mut block = begin(64, Lsn(0));
+        let mut position = Position::new(1);
+        for seq in 1..=u64::from(DELIVERY_CHUNKS_MAX) + 1 {
+            block.append_chunk(&mut position, &entry(seq, 1, Kind::Output), b"x").unwrap();
+        }
+        let long = vec![b'y'; DELIVERY_BYTES_MAX as usize];
+        let seq = position.next_seq();
+        let is_long = entry(seq, long.len() as u32, Kind::Output);
+        block.append_chunk(&mut position, &is_long, &long).unwrap();
+        block.close_run();
+        let (bytes, length) = block.close(JOURNAL, &stamp());
+        let block = &bytes[..length as usize];
+        let header = BlockHeader::decode(JOURNAL, Lsn(0), block).unwrap();
+        let counts: Vec<u32> = runs(&header, block)
+            .map(|found| match found {
+                Found::Run(run) => run.header.count,
+                Found::Rot { .. } => panic!("{found:?}"),
+            })
+            .collect();
+        assert_eq!(counts, [DELIVERY_CHUNKS_MAX, 1, 1]);
+    }
+
+    #[test]
+    fn a_full_block_takes_nothing_and_stays_as_it_was() {
+        let mut block = begin(1, Lsn(0));
+        let mut position = Position::new(1);
+        let payload = [b'z'; 500];
+        let mut seq = 1;
+        while block.append_chunk(&mut position, &entry(seq, 500, Kind::Output), &payload).is_ok() {
+            seq += 1;
+        }
+        assert_eq!(position.next_seq(), seq);
+        block.close_run();
+        assert!(block.append_record(RunKind::Ended, &position, 0, &[0; 600]).is_err());
+        let (bytes, length) = block.close(JOURNAL, &stamp());
+        assert_eq!(length, JOURNAL_PAGE_BYTES);
+        let header = BlockHeader::decode(JOURNAL, Lsn(0), &bytes).unwrap();
+        let count: u64 = runs(&header, &bytes)
+            .map(|found| match found {
+                Found::Run(run) => u64::from(run.header.count),
+                Found::Rot { .. } => panic!("{found:?}"),
+            })
+            .sum();
+        assert_eq!(count, seq - 1);
+    }
+}

@@ -1,0 +1,776 @@
+//! The machine: appends, wishes for the disk, and their results.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+
+use super::block::{Appended, Position};
+use super::catalogue::{Catalogue, Kept, KeptId, Living, Missing, Record};
+use super::commit::{Commit, CommitWish, Level, Touch, TouchHint};
+use super::format::{
+    BLOCK_HEADER_BYTES, CHUNK_ENTRY_BYTES, ChunkEntry, Lsn, RUN_HEADER_BYTES, RunKind,
+    SegmentHeader, chunk_bytes,
+};
+use super::index::{EXECUTIONS_PER_PAGE, RUNS_PER_PAGE, RecordPlace, RunRow, Trailer};
+use super::records::{Ended, FIXED_BYTES, Hole, Opened};
+use super::seal::{self, Sealing};
+use super::segments::{Next, Sealed, Segments};
+use super::table::Table;
+use super::{Moment, Setup, Wish, WishToken};
+use crate::base::PageBuffer;
+use crate::limits::{
+    JOURNAL_BLOCK_BYTES_MAX, JOURNAL_PAGE_BYTES, JOURNAL_RECORD_BYTES_MAX,
+    JOURNAL_RECORD_RESERVE_BYTES, JOURNAL_ROWS_MAX, KINDS_MAX,
+};
+use crate::stream::Durability;
+
+/// The journal of one shard.
+pub struct Journal {
+    pub(super) setup: Setup,
+    pub(super) catalogue: Catalogue,
+    pub(super) commit: Commit,
+    /// The runs and executions of the present segment.
+    pub(super) table: Table,
+    pub(super) sealing: Option<Sealing>,
+    /// The table for the next segment, while nothing is sealed.
+    spare: Option<Table>,
+    pub(super) segments: Segments,
+    fault: Option<Fault>,
+    /// Executions of which something has reached the disk, each at most once.
+    news: VecDeque<KeptId>,
+    counters: Counters,
+    pub(super) scratch: Vec<u8>,
+}
+
+/// The reason why a journal takes nothing more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// A write has failed.
+    Write(io::ErrorKind),
+    /// A sync has failed. The disk may have lost what it should have covered.
+    Sync(io::ErrorKind),
+}
+
+/// Running totals of a journal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Chunks that were appended.
+    pub chunks: u64,
+    /// Payload bytes of these.
+    pub bytes: u64,
+    /// Chunks that were published and not kept.
+    pub missed_chunks: u64,
+    /// Blocks that were written.
+    pub blocks: u64,
+    /// Bytes of these.
+    pub block_bytes: u64,
+    /// Syncs, also those of a write.
+    pub syncs: u64,
+    /// Segments that were begun.
+    pub segments: u64,
+    /// Segments that were removed.
+    pub removed_segments: u64,
+    /// Appends that found the present segment full and the next one not ready.
+    pub roll_waits: u64,
+    /// Segments that could not be made or removed.
+    pub failures: u64,
+}
+
+/// The result of an append.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Append {
+    /// The chunk will reach the disk.
+    Kept,
+    /// There was no room. The chunk counts as missing.
+    Missed,
+}
+
+/// The reason why an execution is not kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// The journal has as many executions as it can.
+    TooMany,
+    /// The description is too long.
+    TooLong,
+    /// The disk takes nothing at the moment, or has no room.
+    Full,
+    /// The disk has failed.
+    Broken,
+}
+
+/// The part of a segment that only records may use.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reserve {
+    Keep,
+    Use,
+}
+
+/// The minimum size of a block of chunks. A smaller rest of a segment stays empty.
+const BLOCK_BYTES_MIN: u32 = 64 << 10;
+/// The minimum size of a run, in bytes.
+const RUN_BYTES_MIN: u32 = RUN_HEADER_BYTES + 8;
+
+impl Journal {
+    /// Begins in a fresh segment, `first`, which is on the disk with its header. `catalogue` and
+    /// `sealed` are what the segments before have.
+    pub fn new(
+        setup: Setup,
+        catalogue: Catalogue,
+        sealed: VecDeque<Sealed>,
+        first: u64,
+    ) -> Journal {
+        setup.assert_sound();
+        let (mut table, spare) = (Table::new(), Table::new());
+        table.begin(first);
+        let segments = Segments {
+            oldest: sealed.front().map_or(first, |front| front.number),
+            sealed,
+            current: first,
+            next: Next::Absent,
+            vacating: None,
+            is_removing: false,
+            to_remove: None,
+        };
+        Journal {
+            setup,
+            catalogue,
+            commit: Commit::new(setup.journal, Lsn::new(first, JOURNAL_PAGE_BYTES)),
+            table,
+            sealing: None,
+            spare: Some(spare),
+            segments,
+            fault: None,
+            news: VecDeque::new(),
+            counters: Counters::default(),
+            scratch: Vec::with_capacity(JOURNAL_RECORD_BYTES_MAX + FIXED_BYTES),
+        }
+    }
+
+    /// The properties of the journal.
+    pub fn setup(&self) -> &Setup {
+        &self.setup
+    }
+
+    /// The running totals.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// The failure of the disk, if it has failed.
+    pub fn fault(&self) -> Option<Fault> {
+        self.fault
+    }
+
+    /// The execution with this id, unless it was deleted or has expired.
+    pub fn find(&self, id: u128) -> Option<KeptId> {
+        let name = self.catalogue.find(id)?;
+        let kept = self.catalogue.get(name)?;
+        (!kept.is_deleted && !self.has_expired(kept)).then_some(name)
+    }
+
+    /// An execution.
+    pub fn get(&self, name: KeptId) -> Option<&Kept> {
+        self.catalogue.get(name)
+    }
+
+    /// All executions.
+    pub fn executions(&self) -> impl Iterator<Item = (KeptId, &Kept)> {
+        self.catalogue.iter().filter(|(_, kept)| !kept.is_deleted && !self.has_expired(kept))
+    }
+
+    /// True if the segment with its description is gone.
+    fn has_expired(&self, kept: &Kept) -> bool {
+        kept.opened.lsn.segment_number() < self.segments.oldest
+    }
+
+    /// Begins to keep an execution. `details` describe it to the
+    /// readers of the journal.
+    ///
+    /// # Errors
+    /// [`Refused`]; nothing was appended then.
+    pub fn open(
+        &mut self,
+        id: u128,
+        durability: Durability,
+        details: &[u8],
+        moment: Moment,
+    ) -> Result<KeptId, Refused> {
+        assert!(durability != Durability::None);
+        if details.len() > JOURNAL_RECORD_BYTES_MAX - FIXED_BYTES {
+            return Err(Refused::TooLong);
+        }
+        if self.fault.is_some() {
+            return Err(Refused::Broken);
+        }
+        if self.catalogue.is_full() {
+            return Err(Refused::TooMany);
+        }
+        let number = self.catalogue.next_number();
+        let position = Position::new(number);
+        let opened = Opened { id, durability, opened_us: moment.wall_us, details };
+        self.scratch.clear();
+        opened.encode(&mut self.scratch);
+        let placed = self.put_record(RunKind::Opened, &position, 0, Reserve::Keep, moment);
+        let (lsn, bytes) = placed.ok_or(Refused::Full)?;
+        let living = Living {
+            durability,
+            position,
+            missing: None,
+            written_seq: 0,
+            synced_seq: 0,
+            is_end_awaited: false,
+            is_news: false,
+            details: details.into(),
+            hint: TouchHint::default(),
+        };
+        let name = self.catalogue.insert(Kept {
+            id,
+            number,
+            next_seq: 1,
+            bytes: 0,
+            opened: Record { lsn, bytes },
+            ended: None,
+            ended_us: 0,
+            is_deleted: false,
+            extents: smallvec::SmallVec::new(),
+            part: None,
+            sealing_part: None,
+            living: Some(Box::new(living)),
+        });
+        let part = self.part_of(name);
+        self.table.parts[part as usize].opened = place(lsn, bytes);
+        self.touch(name, durability == Durability::Synced, false);
+        Ok(name)
+    }
+
+    /// Appends a chunk of a running execution. It has to be the next one.
+    #[inline]
+    pub fn append(
+        &mut self,
+        name: KeptId,
+        entry: &ChunkEntry,
+        payload: &[u8],
+        moment: Moment,
+    ) -> Append {
+        if self.put_missing(name, moment) && self.put_chunk(name, entry, payload, moment) {
+            self.counters.chunks += 1;
+            self.counters.bytes += u64::from(entry.length);
+            return Append::Kept;
+        }
+        self.counters.missed_chunks += 1;
+        let living = self.living(name);
+        let before = living.position;
+        let missing = living.missing.get_or_insert(Missing { before, count: 0 });
+        missing.count = missing.count.checked_add(1).expect("a hole has fewer chunks than that");
+        living.position.pass(entry);
+        Append::Missed
+    }
+
+    /// Records the end of a running execution. Returns false if there is no room for it now; the
+    /// caller then tries again.
+    pub fn end(&mut self, name: KeptId, details: &[u8], moment: Moment) -> bool {
+        assert!(details.len() <= JOURNAL_RECORD_BYTES_MAX - FIXED_BYTES);
+        if !self.put_missing(name, moment) {
+            return false;
+        }
+        let living = self.living(name);
+        let (position, is_awaited) = (living.position, living.durability == Durability::Synced);
+        let id = self.catalogue.get(name).expect("it is running").id;
+        self.scratch.clear();
+        Ended { id, ended_us: moment.wall_us, details }.encode(&mut self.scratch);
+        let placed = self.put_record(RunKind::Ended, &position, 0, Reserve::Use, moment);
+        let Some((lsn, bytes)) = placed else { return false };
+        let part = self.part_of(name);
+        self.table.parts[part as usize].ended = place(lsn, bytes);
+        self.touch(name, is_awaited, true);
+        let kept = self.catalogue.get_mut(name).expect("it is running");
+        assert!(kept.ended.is_none()); // D6
+        (kept.ended, kept.ended_us) = (Some(Record { lsn, bytes }), moment.wall_us);
+        (kept.next_seq, kept.bytes) = kept.published();
+        kept.living.as_mut().expect("it is running").is_end_awaited = true;
+        true
+    }
+
+    /// Notes that somebody waits until everything so far is on the disk.
+    pub fn await_sync(&mut self) {
+        self.commit.await_sync();
+    }
+
+    /// Ends a turn of the shard: closes the block if it is due, and looks after the segments.
+    pub fn turn(&mut self, moment: Moment) {
+        if self.fault.is_some() {
+            return;
+        }
+        if self.commit.is_due(moment.now) {
+            self.close_block(moment);
+        }
+        let has_room = self.room_bytes(Reserve::Keep) >= JOURNAL_PAGE_BYTES;
+        self.commit.mark(has_room, moment);
+        if self.segments.is_over(&self.setup, moment) {
+            self.retain(moment);
+        }
+    }
+
+    /// The time at which [`Journal::turn`] has something to do without any other event.
+    pub fn deadline(&self) -> Option<crate::base::Instant> {
+        if self.fault.is_some() {
+            return None;
+        }
+        let retry = match self.segments.next {
+            Next::Failed { retry_at } => Some(retry_at),
+            _ => None,
+        };
+        [self.commit.deadline(), retry].into_iter().flatten().min()
+    }
+
+    /// Closes the open block, so that all that was appended goes to the disk.
+    pub fn flush(&mut self, moment: Moment) {
+        self.commit.await_sync();
+        self.close_block(moment);
+    }
+
+    /// True if everything that was appended is on the disk.
+    pub fn is_all_synced(&self) -> bool {
+        self.commit.is_all_synced()
+    }
+
+    /// The next thing to ask of the disk.
+    pub fn poll_wish(&mut self, moment: Moment) -> Option<Wish> {
+        if self.fault.is_some() {
+            return None;
+        }
+        let used_bytes = self.commit.next_lsn().offset_bytes();
+        if self.segments.wants_next(&self.setup, used_bytes, moment.now) {
+            self.segments.next = Next::Preparing;
+            return Some(Wish::Prepare { header: self.header(moment) });
+        }
+        match self.commit.poll_wish(moment.now) {
+            Some(CommitWish::Write { serial, lsn, buffer, bytes, sync }) => {
+                self.counters.blocks += 1;
+                self.counters.block_bytes += u64::from(bytes);
+                self.counters.syncs += u64::from(sync);
+                let token = WishToken::Block(serial);
+                return Some(Wish::Write { token, lsn, buffer, bytes, sync });
+            }
+            Some(CommitWish::Sync { segment_number }) => {
+                self.counters.syncs += 1;
+                return Some(Wish::Sync { segment_number });
+            }
+            None => {}
+        }
+        if let Some(segment_number) = self.segments.to_remove.take() {
+            self.segments.is_removing = true;
+            return Some(Wish::Remove { segment_number });
+        }
+        self.poll_seal()
+    }
+
+    fn header(&self, moment: Moment) -> SegmentHeader {
+        SegmentHeader {
+            journal: self.setup.journal,
+            shard: self.setup.shard,
+            segment_number: self.segments.current + 1,
+            segment_bytes: self.setup.segment_bytes,
+            oldest_segment: self.segments.oldest,
+            synced: self.commit.synced(),
+            wall_us: moment.wall_us,
+            mono_ns: moment.now.nanos(),
+        }
+    }
+
+    fn poll_seal(&mut self) -> Option<Wish> {
+        let sealing = self.sealing.as_mut().filter(|sealing| !sealing.is_writing)?;
+        let is_on_disk = self.commit.synced().segment_number() > sealing.trailer.segment_number;
+        if !is_on_disk {
+            return None;
+        }
+        let mut buffer = self.commit.take_buffer()?;
+        let write = sealing.fill(&self.catalogue, self.setup.segment_bytes, &mut buffer);
+        let (token, lsn, bytes) = (WishToken::Index, write.lsn, write.bytes);
+        Some(Wish::Write { token, lsn, buffer, bytes, sync: write.sync })
+    }
+
+    /// Takes the result of a wish, with the buffer of a write.
+    pub fn on_done(
+        &mut self,
+        token: WishToken,
+        result: Result<(), io::ErrorKind>,
+        buffer: Option<PageBuffer>,
+        synced: bool,
+        moment: Moment,
+    ) {
+        if self.fault.is_some() {
+            return; // Nothing more is believed.
+        }
+        match (token, result) {
+            (WishToken::Block(serial), Ok(())) => {
+                let buffer = buffer.expect("a write has one");
+                self.commit.on_written(serial, buffer, synced, moment.now);
+            }
+            (WishToken::Sync, Ok(())) => self.commit.on_synced(moment.now),
+            (WishToken::Index, Ok(())) => {
+                self.commit.give_back(buffer.expect("a write has one"));
+                self.sealed_more();
+            }
+            (WishToken::Prepare, Ok(())) => {
+                self.segments.next = Next::Ready;
+                self.counters.segments += 1;
+            }
+            (WishToken::Remove, result) => {
+                self.segments.is_removing = false;
+                match result {
+                    Ok(()) => self.counters.removed_segments += 1,
+                    Err(_) => self.counters.failures += 1, // The next start removes it.
+                }
+            }
+            (WishToken::Prepare, Err(_)) => {
+                self.counters.failures += 1;
+                self.segments.failed(moment.now);
+            }
+            (WishToken::Sync, Err(kind)) => self.fault = Some(Fault::Sync(kind)),
+            (WishToken::Block(_) | WishToken::Index, Err(kind)) => {
+                self.fault = Some(Fault::Write(kind));
+            }
+        }
+        if self.fault.is_none() {
+            self.settle();
+        }
+    }
+
+    /// An execution that has moved on the disk since it was returned last.
+    pub fn poll_news(&mut self) -> Option<KeptId> {
+        let name = self.news.pop_front()?;
+        if let Some(living) = self.catalogue.get_mut(name).and_then(|kept| kept.living.as_mut()) {
+            living.is_news = false;
+        }
+        Some(name)
+    }
+
+    /// One past the last chunk for which the promise of the execution is kept.
+    pub fn durable_until(&self, name: KeptId) -> Option<u64> {
+        let kept = self.catalogue.get(name)?;
+        let Some(living) = &kept.living else { return Some(kept.next_seq) };
+        Some(match living.durability {
+            Durability::None | Durability::Written => living.written_seq,
+            Durability::Synced => living.synced_seq,
+        })
+    }
+
+    /// True if the end of an execution is kept as promised.
+    pub fn is_end_kept(&self, name: KeptId) -> bool {
+        self.catalogue.get(name).is_some_and(|kept| kept.ended.is_some() && kept.living.is_none())
+    }
+
+    fn settle(&mut self) {
+        let Journal { commit, catalogue, news, .. } = self;
+        commit.settle(|level, touch| {
+            let Some(kept) = catalogue.at_mut(touch.kept) else { return };
+            let name = KeptId { index: touch.kept, number: kept.number };
+            let Some(living) = &mut kept.living else { return };
+            let is_reached = match level {
+                Level::Written => {
+                    living.written_seq = living.written_seq.max(touch.until_seq);
+                    living.durability == Durability::Written
+                }
+                Level::Synced => {
+                    living.synced_seq = living.synced_seq.max(touch.until_seq);
+                    living.durability == Durability::Synced
+                }
+            };
+            if is_reached && !living.is_news {
+                living.is_news = true;
+                news.push_back(name);
+            }
+            if is_reached && touch.ends {
+                assert!(living.is_end_awaited);
+                kept.living = None;
+            }
+        });
+    }
+
+    fn living(&mut self, name: KeptId) -> &mut Living {
+        let kept = self.catalogue.get_mut(name).expect("a running execution is kept");
+        assert!(kept.ended.is_none()); // Nothing follows the end.
+        kept.living.as_mut().expect("a running execution lives")
+    }
+
+    /// Records the chunks that are missing. Returns false if there is no room for that.
+    #[inline]
+    fn put_missing(&mut self, name: KeptId, moment: Moment) -> bool {
+        match self.living(name).missing {
+            None => self.fault.is_none(),
+            Some(missing) => self.put_hole(name, &missing, moment),
+        }
+    }
+
+    #[cold]
+    fn put_hole(&mut self, name: KeptId, missing: &Missing, moment: Moment) -> bool {
+        let after = self.living(name).position.totals;
+        self.scratch.clear();
+        Hole { after }.encode(&mut self.scratch);
+        let Missing { before, count } = missing;
+        let placed = self.put_record(RunKind::Hole, before, *count, Reserve::Use, moment);
+        let Some((lsn, bytes)) = placed else { return false };
+        let part = self.part_of(name);
+        self.table.push(
+            part,
+            RunRow {
+                execution: name.number,
+                offset_bytes: lsn.offset_bytes(),
+                bytes: 0,
+                count: 0,
+                first_seq: before.next_seq(),
+                bytes_before: before.all.bytes,
+                is_hole: true,
+            },
+        );
+        self.table.close_last(bytes, *count);
+        self.living(name).missing = None;
+        self.touch(name, false, false);
+        true
+    }
+
+    /// Appends a chunk. Returns false if there is no room.
+    #[inline]
+    fn put_chunk(
+        &mut self,
+        name: KeptId,
+        entry: &ChunkEntry,
+        payload: &[u8],
+        moment: Moment,
+    ) -> bool {
+        loop {
+            let kept = self.catalogue.get_mut(name).expect("a running execution is kept");
+            let living = kept.living.as_mut().expect("a running execution lives");
+            if !self.commit.can_touch(&living.hint) {
+                self.close_block(moment);
+                continue;
+            }
+            let Some(block) = self.commit.open_block() else {
+                let bytes = RUN_HEADER_BYTES + TOTALS_BYTES_MAX + chunk_bytes(entry.length);
+                if !self.begin_block(bytes, Reserve::Keep, moment) {
+                    return false;
+                }
+                continue;
+            };
+            let bytes_before = living.position.all.bytes;
+            let Ok(appended) = block.append_chunk(&mut living.position, entry, payload) else {
+                self.close_block(moment);
+                continue;
+            };
+            if let Appended::Began { lsn, closed } = appended {
+                if let Some(closed) = closed {
+                    self.table.close_last(closed.bytes, closed.count);
+                }
+                self.begin_run(name, lsn, entry.seq, bytes_before);
+            }
+            let is_awaited = self.living(name).durability == Durability::Synced;
+            self.touch(name, is_awaited, false);
+            return true;
+        }
+    }
+
+    fn begin_run(&mut self, name: KeptId, lsn: Lsn, first_seq: u64, bytes_before: u64) {
+        let part = self.part_from(name, first_seq);
+        self.table.push(
+            part,
+            RunRow {
+                execution: name.number,
+                offset_bytes: lsn.offset_bytes(),
+                bytes: 0,
+                count: 0,
+                first_seq,
+                bytes_before,
+                is_hole: false,
+            },
+        );
+    }
+
+    /// Appends the record whose body is in `scratch`. Returns its place, or `None` without room.
+    pub(super) fn put_record(
+        &mut self,
+        kind: RunKind,
+        position: &Position,
+        count: u32,
+        reserve: Reserve,
+        moment: Moment,
+    ) -> Option<(Lsn, u32)> {
+        loop {
+            if self.commit.has_open() && !self.commit.can_touch(&TouchHint::default()) {
+                self.close_block(moment);
+            }
+            let Some(block) = self.commit.open_block() else {
+                let bytes = RUN_HEADER_BYTES + TOTALS_BYTES_MAX + 16 + self.scratch.len() as u32;
+                if self.fault.is_some() || !self.begin_block(bytes, reserve, moment) {
+                    return None;
+                }
+                continue;
+            };
+            if let Some(closed) = block.close_run() {
+                self.table.close_last(closed.bytes, closed.count);
+            }
+            match block.append_record(kind, position, count, &self.scratch) {
+                Ok(placed) => return Some(placed),
+                Err(_) => self.close_block(moment),
+            }
+        }
+    }
+
+    /// The part of an execution in the present segment.
+    pub(super) fn part_of(&mut self, name: KeptId) -> u32 {
+        let first_seq = self.catalogue.get(name).expect("it is kept").recorded().0;
+        self.part_from(name, first_seq)
+    }
+
+    fn part_from(&mut self, name: KeptId, first_seq: u64) -> u32 {
+        let kept = self.catalogue.get_mut(name).expect("it is kept");
+        *kept.part.get_or_insert_with(|| self.table.add_part(name.index, first_seq))
+    }
+
+    fn touch(&mut self, name: KeptId, is_awaited: bool, ends: bool) {
+        let kept = self.catalogue.get_mut(name).expect("it is kept");
+        let living = kept.living.as_mut().expect("it lives");
+        let until_seq = living.recorded_seq();
+        let touch = Touch { kept: name.index, until_seq, ends };
+        self.commit.touch(touch, is_awaited, &mut living.hint);
+    }
+
+    fn close_block(&mut self, moment: Moment) {
+        if let Some(closed) = self.commit.close(moment) {
+            self.table.close_last(closed.bytes, closed.count);
+        }
+        self.table.last_us = moment.wall_us;
+    }
+
+    /// Begins a block with room for a run of `run_bytes`. Returns false if there is none.
+    fn begin_block(&mut self, run_bytes: u32, reserve: Reserve, moment: Moment) -> bool {
+        if self.fault.is_some() || !self.commit.can_begin() {
+            return false;
+        }
+        let needed_bytes = (BLOCK_HEADER_BYTES + run_bytes).next_multiple_of(JOURNAL_PAGE_BYTES);
+        assert!(needed_bytes <= JOURNAL_BLOCK_BYTES_MAX);
+        let floor_bytes = match reserve {
+            Reserve::Keep => needed_bytes.max(BLOCK_BYTES_MIN.min(self.setup.segment_bytes / 32)),
+            Reserve::Use => needed_bytes,
+        };
+        let mut room_bytes = self.room_bytes(reserve);
+        if room_bytes < floor_bytes && self.roll() {
+            room_bytes = self.room_bytes(reserve);
+        }
+        if room_bytes < needed_bytes {
+            self.counters.roll_waits += 1;
+            return false;
+        }
+        self.commit.begin(room_bytes, moment.now);
+        true
+    }
+
+    /// Size of the largest block for which the present segment has room, with its index.
+    fn room_bytes(&self, reserve: Reserve) -> u32 {
+        let pages = |runs: usize, parts: usize| {
+            runs / RUNS_PER_PAGE + parts / EXECUTIONS_PER_PAGE + 3 // With the trailer.
+        };
+        let parts = self.table.parts.len();
+        let index_bytes = pages(self.table.run_count(), parts) as u32 * JOURNAL_PAGE_BYTES;
+        let used_bytes = self.commit.next_lsn().offset_bytes() + index_bytes;
+        let reserved_bytes = match reserve {
+            Reserve::Keep => JOURNAL_RECORD_RESERVE_BYTES.min(self.setup.segment_bytes / 16),
+            Reserve::Use => 0,
+        };
+        let left_bytes = self.setup.segment_bytes.saturating_sub(used_bytes + reserved_bytes);
+        // The index of a block of the shortest runs is longer than the block itself.
+        let rows = JOURNAL_ROWS_MAX - self.table.run_count().max(parts);
+        let room_bytes = (left_bytes / 4).min(rows as u32 * RUN_BYTES_MIN);
+        room_bytes.min(JOURNAL_BLOCK_BYTES_MAX) / JOURNAL_PAGE_BYTES * JOURNAL_PAGE_BYTES
+    }
+
+    /// Moves to the next segment. Returns false if it is not ready.
+    fn roll(&mut self) -> bool {
+        if self.segments.next != Next::Ready || self.sealing.is_some() {
+            return false;
+        }
+        let Some(mut table) = self.spare.take() else { return false };
+        let end = self.commit.next_lsn();
+        let next = self.segments.current + 1;
+        table.begin(next);
+        let full = std::mem::replace(&mut self.table, table);
+        self.commit.roll(Lsn::new(next, JOURNAL_PAGE_BYTES));
+        (self.segments.current, self.segments.next) = (next, Next::Absent);
+        self.seal(full, end);
+        true
+    }
+
+    fn seal(&mut self, mut full: Table, end: Lsn) {
+        for (at, part) in full.parts.iter_mut().enumerate() {
+            let kept = self.catalogue.at_mut(part.kept).expect("a part belongs to an execution");
+            assert!(kept.part == Some(at as u32));
+            assert!(kept.sealing_part.is_none());
+            (kept.part, kept.sealing_part) = (None, Some(at as u32));
+            (part.until_seq, part.bytes_until) = kept.recorded();
+        }
+        let trailer = Trailer {
+            journal: self.setup.journal,
+            segment_number: end.segment_number(),
+            data_end_bytes: end.offset_bytes(),
+            execution_count: full.parts.len() as u32,
+            run_count: full.run_count() as u32,
+            chunk_count: full.chunk_count,
+            last_us: full.last_us,
+        };
+        self.sealing = Some(Sealing::new(full, trailer));
+    }
+
+    /// Goes on after a part of an index was written.
+    fn sealed_more(&mut self) {
+        let sealing = self.sealing.as_mut().expect("an index was written");
+        sealing.is_writing = false;
+        if !sealing.is_last {
+            return;
+        }
+        let Sealing { table, trailer, .. } = self.sealing.take().expect("it was just there");
+        seal::note_extents(&table, trailer.segment_number, &mut self.catalogue);
+        self.segments.sealed.push_back(Sealed {
+            number: trailer.segment_number,
+            last_us: trailer.last_us,
+            execution_pages: trailer.execution_pages(),
+            data_end_bytes: trailer.data_end_bytes,
+        });
+        self.spare = Some(table);
+    }
+}
+
+/// Number of bytes of the totals of all kinds.
+const TOTALS_BYTES_MAX: u32 = 16 * KINDS_MAX as u32;
+
+const _: () = {
+    // The longest chunk fits in a block of its own.
+    assert!(CHUNK_ENTRY_BYTES + RUN_HEADER_BYTES + TOTALS_BYTES_MAX < JOURNAL_PAGE_BYTES);
+    assert!(BLOCK_BYTES_MIN <= JOURNAL_RECORD_RESERVE_BYTES);
+};
+
+pub(super) fn place(lsn: Lsn, bytes: u32) -> RecordPlace {
+    RecordPlace { offset_bytes: lsn.offset_bytes(), bytes }
+}
+
+impl fmt::Debug for Journal {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Journal")
+            .field("setup", &self.setup)
+            .field("next", &self.commit.next_lsn())
+            .field("counters", &self.counters)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Refused::TooMany => "the journal has as many executions as it can keep",
+            Refused::TooLong => "the description of the execution is too long for the journal",
+            Refused::Full => "the journal has no room now",
+            Refused::Broken => "the disk of the journal has failed",
+        })
+    }
+}
+
+impl std::error::Error for Refused {}

@@ -1,0 +1,216 @@
+//! The place of a chunk: in a segment that is being filled, or behind the index of a full one.
+
+use super::catalogue::KeptId;
+use super::format::{Damage, Lsn};
+use super::index::{RUNS_PER_PAGE, RunRow, decode_page};
+use super::journal::Journal;
+use super::table::Table;
+use crate::limits::JOURNAL_PAGE_BYTES;
+
+/// The place of a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The chunk is on its way to the disk. It can be read after the next write.
+    Soon,
+    /// The run that has it.
+    Run {
+        /// The number of the segment.
+        segment_number: u64,
+        /// The run.
+        row: RunRow,
+    },
+    /// An index has to be read first.
+    Search(Search),
+    /// The chunk was published and not kept.
+    Hole {
+        /// One past the last chunk of the hole.
+        until_seq: u64,
+    },
+    /// The chunk was removed because of its age, or to make room.
+    Expired {
+        /// The first chunk behind it that is kept.
+        until_seq: u64,
+    },
+    /// The chunk should be there, and no run has it.
+    Corrupt {
+        /// The first chunk behind it that a run has.
+        until_seq: u64,
+    },
+}
+
+/// A search in the index of a sealed segment. Each page that it reads halves the rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Search {
+    segment_number: u64,
+    execution: u32,
+    seq: u64,
+    until_seq: u64,
+    /// The offset of the first page of runs.
+    runs_offset_bytes: u32,
+    low_page: u32,
+    high_page: u32,
+}
+
+/// The result of one page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// The place of the chunk.
+    Place(Place),
+    /// Another page has to be read.
+    Again,
+}
+
+impl Search {
+    /// The place of the page that has to be read next.
+    pub fn page(&self) -> Lsn {
+        let middle = self.low_page + (self.high_page - self.low_page) / 2;
+        let offset_bytes = self.runs_offset_bytes + middle * JOURNAL_PAGE_BYTES;
+        Lsn::new(self.segment_number, offset_bytes)
+    }
+
+    /// Looks at that page.
+    pub fn on_page(&mut self, page: &[u8]) -> Found {
+        let corrupt = Found::Place(Place::Corrupt { until_seq: self.until_seq });
+        self.look_at(page).unwrap_or(corrupt)
+    }
+
+    fn look_at(&mut self, page: &[u8]) -> Result<Found, Damage> {
+        let middle = self.low_page + (self.high_page - self.low_page) / 2;
+        let mut before: Option<RunRow> = None;
+        let mut behind: Option<RunRow> = None;
+        for row in decode_page::<RunRow>(self.page(), page)? {
+            let row = row?;
+            if row.execution != self.execution {
+                continue;
+            }
+            if row.first_seq <= self.seq {
+                before = Some(row);
+            } else {
+                behind.get_or_insert(row);
+            }
+        }
+        match (before, behind) {
+            (Some(row), _) if self.seq < row.until_seq() => {
+                return Ok(Found::Place(place_of(self.segment_number, row)));
+            }
+            (None, Some(_)) if middle > self.low_page => self.high_page = middle - 1,
+            (Some(_), None) if middle < self.high_page => self.low_page = middle + 1,
+            (None, None) if middle < self.high_page => self.low_page = middle + 1,
+            (_, Some(row)) => {
+                return Ok(Found::Place(Place::Corrupt { until_seq: row.first_seq }));
+            }
+            _ => return Ok(Found::Place(Place::Corrupt { until_seq: self.until_seq })),
+        }
+        Ok(Found::Again)
+    }
+}
+
+fn place_of(segment_number: u64, row: RunRow) -> Place {
+    match row.is_hole {
+        true => Place::Hole { until_seq: row.until_seq() },
+        false => Place::Run { segment_number, row },
+    }
+}
+
+impl Journal {
+    /// The place of chunk `seq` of an execution; `None` if it was not published yet, or if the
+    /// execution is not kept.
+    pub fn locate(&mut self, name: KeptId, seq: u64) -> Option<Place> {
+        let kept = self.catalogue.get(name).filter(|kept| !kept.is_deleted)?;
+        let (next_seq, _) = kept.published();
+        if seq >= next_seq || seq == 0 {
+            return None;
+        }
+        if let Some(missing) = kept.living.as_ref().and_then(|living| living.missing.as_ref())
+            && seq >= missing.before.next_seq()
+        {
+            return Some(Place::Hole { until_seq: next_seq });
+        }
+        if let Some(part) = kept.part
+            && let Some(row) = self.table.find(part, seq)
+        {
+            return Some(self.place_in_table(row.to_owned(), seq, next_seq));
+        }
+        if let Some(part) = kept.sealing_part
+            && let Some(sealing) = &self.sealing
+            && let Some(row) = sealing.table.find(part, seq)
+        {
+            let until_seq = self.first_in(&self.table, kept.part).unwrap_or(next_seq);
+            return Some(self.place_in_sealing(*row, seq, until_seq));
+        }
+        let Some(extent) = kept.extent(seq) else {
+            let sealing = self.sealing.as_ref();
+            let in_sealing = sealing.and_then(|s| self.first_in(&s.table, kept.sealing_part));
+            let until_seq = in_sealing.or_else(|| self.first_in(&self.table, kept.part));
+            return Some(self.before_first(kept.extents.is_empty(), until_seq.unwrap_or(next_seq)));
+        };
+        if seq < extent.first_seq {
+            let is_first = Some(extent) == kept.extents.first();
+            return Some(self.before_first(is_first, extent.first_seq));
+        }
+        let Some(sealed) = self.segments.find(extent.segment_number) else {
+            return Some(Place::Expired { until_seq: extent.until_seq });
+        };
+        let (first, last) = (extent.run_at, extent.run_at + extent.run_count - 1);
+        let runs_offset_bytes = sealed.data_end_bytes + sealed.execution_pages * JOURNAL_PAGE_BYTES;
+        Some(Place::Search(Search {
+            segment_number: extent.segment_number,
+            execution: name.number,
+            seq,
+            until_seq: extent.until_seq,
+            runs_offset_bytes,
+            low_page: first / RUNS_PER_PAGE as u32,
+            high_page: last / RUNS_PER_PAGE as u32,
+        }))
+    }
+
+    /// The first chunk that can be read, at the time of this call.
+    pub fn first_seq(&self, name: KeptId) -> Option<u64> {
+        let kept = self.catalogue.get(name)?;
+        let sealing = self.sealing.as_ref();
+        let in_sealing = sealing.and_then(|s| self.first_in(&s.table, kept.sealing_part));
+        let in_tables = in_sealing.or_else(|| self.first_in(&self.table, kept.part));
+        let first = kept.extents.first().map(|extent| extent.first_seq);
+        Some(first.or(in_tables).unwrap_or(kept.published().0))
+    }
+
+    fn first_in(&self, table: &Table, part: Option<u32>) -> Option<u64> {
+        table.first(part?).map(|row| row.first_seq)
+    }
+
+    /// Chunks before the first one that is kept have expired; others are lost.
+    fn before_first(&self, is_first: bool, until_seq: u64) -> Place {
+        match is_first {
+            true => Place::Expired { until_seq },
+            false => Place::Corrupt { until_seq },
+        }
+    }
+
+    fn place_in_table(&mut self, row: RunRow, seq: u64, next_seq: u64) -> Place {
+        let segment_number = self.table.segment_number;
+        if row.count == 0 {
+            self.commit.hurry(); // Its run is still open.
+            return Place::Soon;
+        }
+        if seq >= row.until_seq() {
+            return Place::Corrupt { until_seq: next_seq };
+        }
+        if Lsn::new(segment_number, row.offset_bytes) >= self.commit.written() {
+            self.commit.hurry();
+            return Place::Soon;
+        }
+        place_of(segment_number, row)
+    }
+
+    fn place_in_sealing(&self, row: RunRow, seq: u64, until_seq: u64) -> Place {
+        let sealing = self.sealing.as_ref().expect("the caller has checked it");
+        let segment_number = sealing.table.segment_number;
+        if seq >= row.until_seq() {
+            return Place::Corrupt { until_seq };
+        }
+        if Lsn::new(segment_number, row.offset_bytes) >= self.commit.written() {
+            return Place::Soon;
+        }
+        place_of(segment_number, row)
+    }
+}

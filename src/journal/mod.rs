@@ -1,0 +1,157 @@
+//! Stratum 2: the journal, a log on disk under the executions of one shard.
+//!
+//! *The journal remembers.* It gets each chunk when the engine is told of it, and keeps it in
+//! files. No crash, power cut or bad disk turns them into wrong answers. It makes no system call
+//! and reads no clock. [`Journal::poll_wish`] returns what it wants of the disk, [`Journal::on_done`]
+//! takes the results, and `now` is an argument.
+//!
+//! Absent: knowledge of subscribers and of what chunks mean. A reader asks [`Journal::locate`] for
+//! the place of a chunk, reads there by itself, and checks the bytes with [`block`].
+//!
+//! Reading order:
+//!
+//! - [`format`] and [`block`]: the bytes of segments, blocks, runs and chunks; [`index`] those of
+//!   the index, [`records`] those of records.
+//! - `commit.rs`: group commit. `table.rs`: the runs of the present segment.
+//! - `catalogue.rs`: the executions. `segments.rs`: the lives of segments, and retention.
+//! - `journal.rs`: the machine. `seal.rs` writes the index of a full segment, `locate.rs` finds
+//!   chunks, `retain.rs` removes them.
+//! - [`recovery`]: the state of a journal from its files alone. `walk.rs` walks over blocks.
+//!
+//! Invariants:
+//! - D1: no page is written twice.
+//! - D2: nothing is acknowledged as synced but by a sync that was submitted after its write was
+//!   completed.
+//! - D3: the place in each block up to which everything is on disk was true when the block was
+//!   closed. It alone tells a torn end from damage in the middle.
+//! - D4: a chunk that was not kept is recorded as missing before anything else of its execution is
+//!   appended.
+//! - D5: a chunk is given only if its checksum, its place, its number and its execution are right.
+//! - D6: an execution has one record of its end.
+//! - D7: a segment is removed only after the descriptions of running executions in it are on disk
+//!   elsewhere.
+//!
+//! Tests: beside the code; `model_tests.rs` runs the machine against a model of a disk that fails.
+
+pub mod block;
+mod catalogue;
+mod commit;
+pub mod format;
+pub mod index;
+mod journal;
+mod locate;
+#[cfg(test)]
+mod model_tests;
+pub mod records;
+pub mod recovery;
+mod retain;
+#[cfg(test)]
+mod scan_tests;
+mod seal;
+mod segments;
+mod table;
+mod walk;
+
+pub use catalogue::{Extent, Kept, KeptId, Living, Record};
+pub use journal::{Append, Counters, Fault, Journal, Refused};
+pub use locate::{Place, Search};
+
+use crate::base::{Instant, PageBuffer};
+use crate::limits::{JOURNAL_SEGMENT_BYTES, JOURNAL_SEGMENT_BYTES_MIN};
+use format::{Lsn, SegmentHeader, is_segment_size};
+
+/// The time on both clocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    /// The time of the shard's clock.
+    pub now: Instant,
+    /// The wall-clock time, in microseconds since 1970.
+    pub wall_us: u64,
+}
+
+/// The properties of a journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Setup {
+    /// The random number of the journal.
+    pub journal: u128,
+    /// The number of the shard's journal in its directory.
+    pub shard: u16,
+    /// Size of a segment.
+    pub segment_bytes: u32,
+    /// Size of all segments together, if that leaves two of them.
+    pub bytes_max: u64,
+    /// Executions that ended longer ago than this are removed, with their segments. In
+    /// microseconds.
+    pub age_us_max: u64,
+}
+
+impl Setup {
+    /// Checks the setup.
+    ///
+    /// # Panics
+    /// If the size of a segment is out of bounds.
+    pub fn assert_sound(&self) {
+        assert!(is_segment_size(self.segment_bytes));
+        const { assert!(JOURNAL_SEGMENT_BYTES_MIN <= JOURNAL_SEGMENT_BYTES) };
+    }
+}
+
+/// The name of a wish.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum WishToken {
+    /// A block, with its number.
+    Block(u64),
+    /// A sync of blocks.
+    Sync,
+    /// A part of an index.
+    Index,
+    /// A segment that is made.
+    Prepare,
+    /// A segment that is removed.
+    Remove,
+}
+
+/// A wish for the disk. [`Journal::on_done`] is told of its result, once.
+#[derive(Debug)]
+pub enum Wish {
+    /// Write `bytes` of `buffer` at a place, and sync the file after it if `sync` is true.
+    Write {
+        /// The name of the wish.
+        token: WishToken,
+        /// The place.
+        lsn: Lsn,
+        /// The bytes. They come back with the result.
+        buffer: PageBuffer,
+        /// Number of bytes, a multiple of a page.
+        bytes: u32,
+        /// True if the write is on the disk when it is completed.
+        sync: bool,
+    },
+    /// Sync a segment. It has to cover all writes that were completed before.
+    Sync {
+        /// The number of the segment.
+        segment_number: u64,
+    },
+    /// Make a segment of zeros with this header, and sync it, and its name.
+    Prepare {
+        /// The header.
+        header: SegmentHeader,
+    },
+    /// Remove a segment.
+    Remove {
+        /// The number of the segment.
+        segment_number: u64,
+    },
+}
+
+impl Wish {
+    /// The name of the wish.
+    pub fn token(&self) -> WishToken {
+        match self {
+            Wish::Write { token, .. } => *token,
+            Wish::Sync { .. } => WishToken::Sync,
+            Wish::Prepare { .. } => WishToken::Prepare,
+            Wish::Remove { .. } => WishToken::Remove,
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! Damage, exhaustively: every flipped bit, every truncation, every subset of un-synced sectors.
+
+use std::collections::BTreeMap;
+
+use super::block::Run;
+use super::format::{ChunkEntry, Lsn};
+use super::locate::Found;
+use super::model_tests::{Disk, SECTOR};
+use super::recovery::{Contents, Files, Recovered, recover};
+use super::{Append, Journal, KeptId, Moment, Place, Setup, Wish};
+use crate::base::{Instant, Random};
+use crate::limits::{JOURNAL_PAGE_BYTES, JOURNAL_SEGMENT_BYTES_MIN};
+use crate::stream::{Durability, Kind};
+
+const SETUP: Setup = Setup {
+    journal: 0xABCD << 64 | 0x1234_5678,
+    shard: 0,
+    segment_bytes: JOURNAL_SEGMENT_BYTES_MIN,
+    bytes_max: 1 << 30,
+    age_us_max: u64::MAX / 2,
+};
+const JOURNAL_BYTES: usize = 64 << 10;
+
+/// The chunks of each execution.
+type Truth = BTreeMap<u128, Vec<Vec<u8>>>;
+
+struct Small {
+    disk: Disk,
+    journal: Journal,
+    truth: Truth,
+    names: Vec<KeptId>,
+    moment: Moment,
+    random: Random,
+}
+
+impl Small {
+    fn new(durability: Durability) -> Small {
+        let mut disk = Disk::default();
+        let moment = Moment { now: Instant::from_nanos(1), wall_us: 7 };
+        let Recovered { mut journal, .. } = recover(&mut disk, &SETUP, moment).unwrap();
+        let open = |id: u128| journal.open(id, durability, b"details", moment).unwrap();
+        let names: Vec<KeptId> = (1..=4).map(open).collect();
+        let truth = (1..=4).map(|id| (id, Vec::new())).collect();
+        Small { disk, journal, truth, names, moment, random: Random::new(11) }
+    }
+
+    fn append(&mut self, length: usize) {
+        let at = self.random.below(4) as usize;
+        let chunks = self.truth.get_mut(&(at as u128 + 1)).unwrap();
+        let mut payload = vec![0; length];
+        self.random.fill(&mut payload);
+        let entry = ChunkEntry {
+            seq: chunks.len() as u64 + 1,
+            mono_ns: 5,
+            length: length as u32,
+            kind: Kind::ALL[chunks.len() / 10 % 3],
+            key: 0,
+        };
+        chunks.push(payload);
+        let (name, payload) = (self.names[at], chunks.last().unwrap());
+        assert_eq!(self.journal.append(name, &entry, payload, self.moment), Append::Kept);
+    }
+
+    /// Carries out all wishes at once. A sync is left out if `syncs` is false.
+    fn drive(&mut self, syncs: bool) {
+        self.journal.turn(self.moment);
+        while let Some(wish) = self.journal.poll_wish(self.moment) {
+            let token = wish.token();
+            match wish {
+                Wish::Write { lsn, buffer, bytes, sync, .. } => {
+                    self.disk.write(lsn, &buffer[..bytes as usize]).unwrap();
+                    if !syncs {
+                        return; // It stays under way.
+                    }
+                    if sync {
+                        self.disk.sync(lsn.segment_number()).unwrap();
+                    }
+                    self.journal.on_done(token, Ok(()), Some(buffer), sync, self.moment);
+                }
+                Wish::Sync { segment_number } => {
+                    assert!(syncs);
+                    self.disk.sync(segment_number).unwrap();
+                    self.journal.on_done(token, Ok(()), None, true, self.moment);
+                }
+                Wish::Prepare { header } => {
+                    self.disk.create(&header).unwrap();
+                    self.journal.on_done(token, Ok(()), None, true, self.moment);
+                }
+                Wish::Remove { .. } => unreachable!("there is room"),
+            }
+            self.journal.turn(self.moment);
+        }
+    }
+
+    fn wait(&mut self, nanos: u64) {
+        self.moment.now = Instant::from_nanos(self.moment.now.nanos() + nanos);
+        self.drive(true);
+    }
+
+    /// A journal of 64 KiB, all of it on the disk, and a mark behind it.
+    fn filled() -> Small {
+        let mut small = Small::new(Durability::Synced);
+        let is_short = |small: &Small| {
+            let used = small.journal.commit.next_lsn().offset_bytes() as usize;
+            used < JOURNAL_BYTES - 4 * JOURNAL_PAGE_BYTES as usize
+        };
+        while is_short(&small) {
+            for _ in 0..20 + small.random.below(8) {
+                let length = 10 + small.random.below(500) as usize;
+                small.append(length);
+            }
+            small.drive(true);
+        }
+        small.wait(20_000_000);
+        let used = small.journal.commit.next_lsn().offset_bytes() as usize;
+        assert!(used <= JOURNAL_BYTES && used > JOURNAL_BYTES / 2, "{used}");
+        assert!(small.journal.is_all_synced());
+        small
+    }
+}
+
+/// Reads the runs of all segments that were walked. Returns the number of chunks; each is as it
+/// was appended, and none comes twice.
+fn check_walked(disk: &mut Disk, truth: &Truth) -> usize {
+    let contents = Contents::read(disk, SETUP.journal, 0).unwrap();
+    let mut seen: BTreeMap<(u32, u64), ()> = BTreeMap::new();
+    for row in contents.walked_rows() {
+        let lsn = Lsn::new(row.0, row.1.offset_bytes);
+        let mut bytes = vec![0; row.1.bytes as usize];
+        disk.read(lsn, &mut bytes).unwrap();
+        let Ok(run) = Run::decode(lsn, &bytes) else { continue };
+        for chunk in run.chunks().flatten() {
+            let chunks = &truth[&u128::from(run.header.execution)];
+            assert_eq!(chunk.payload, chunks[chunk.entry.seq as usize - 1]);
+            let before = seen.insert((run.header.execution, chunk.entry.seq), ());
+            assert!(before.is_none());
+        }
+    }
+    seen.len()
+}
+
+/// Recovers the journal and reads each execution from its first to its last chunk. Returns the
+/// numbers of chunks that were given and that are reported as corrupt.
+fn check_whole(mut disk: Disk, truth: &Truth, moment: Moment) -> (usize, usize) {
+    let Recovered { mut journal, .. } = recover(&mut disk, &SETUP, moment).unwrap();
+    let (mut given, mut corrupt) = (0, 0);
+    for (id, chunks) in truth {
+        let Some(name) = journal.find(*id) else { continue };
+        let (next_seq, _) = journal.get(name).unwrap().published();
+        assert!(next_seq <= chunks.len() as u64 + 1);
+        let mut seq = 1;
+        while seq < next_seq {
+            let until_seq = match found(&mut journal, &mut disk, name, seq) {
+                Place::Run { segment_number, row } => {
+                    let lsn = Lsn::new(segment_number, row.offset_bytes);
+                    let mut bytes = vec![0; row.bytes as usize];
+                    disk.read(lsn, &mut bytes).unwrap();
+                    let run = Run::decode(lsn, &bytes).expect("its head was checked");
+                    for chunk in run.chunks() {
+                        match chunk {
+                            Ok(chunk) => {
+                                assert_eq!(chunk.payload, chunks[chunk.entry.seq as usize - 1]);
+                                given += 1;
+                            }
+                            Err(bad) => corrupt += (bad.until_seq - bad.from_seq) as usize,
+                        }
+                    }
+                    row.until_seq()
+                }
+                Place::Corrupt { until_seq } => {
+                    corrupt += (until_seq - seq) as usize;
+                    until_seq
+                }
+                other => panic!("{id} chunk {seq} is at {other:?}"),
+            };
+            assert!(until_seq > seq);
+            seq = until_seq;
+        }
+    }
+    (given, corrupt)
+}
+
+fn found(journal: &mut Journal, disk: &mut Disk, name: KeptId, seq: u64) -> Place {
+    let mut place = journal.locate(name, seq).unwrap();
+    while let Place::Search(mut search) = place {
+        let mut page = vec![0; JOURNAL_PAGE_BYTES as usize];
+        disk.read(search.page(), &mut page).unwrap();
+        place = match search.on_page(&page) {
+            Found::Place(place) => place,
+            Found::Again => Place::Search(search),
+        };
+    }
+    place
+}
+
+fn chunk_count(truth: &Truth) -> usize {
+    truth.values().map(Vec::len).sum()
+}
+
+fn copy(disk: &Disk) -> Disk {
+    let mut copied = Disk::default();
+    for (number, file) in &disk.files {
+        copied.files.insert(*number, file.copy());
+    }
+    copied
+}
+
+#[test]
+fn a_flipped_bit_is_found_and_costs_one_run_at_most() {
+    let Small { mut disk, truth, moment, .. } = Small::filled();
+    let all = chunk_count(&truth);
+    assert_eq!(check_walked(&mut disk, &truth), all);
+    assert_eq!(check_whole(copy(&disk), &truth, moment), (all, 0));
+    let longest = 64;
+    let (mut walks, mut recoveries, mut lost) = (0, 0, 0);
+    for bit in 0..8 * JOURNAL_BYTES {
+        let flip = |disk: &mut Disk| {
+            disk.files.get_mut(&1).unwrap().cache[bit / 8] ^= 1 << (bit % 8);
+        };
+        flip(&mut disk);
+        let given = check_walked(&mut disk, &truth);
+        assert!(given + longest >= all, "bit {bit}: {given} of {all}");
+        walks += 1;
+        lost += usize::from(given < all);
+        if bit % 997 == 0 {
+            let (given, corrupt) = check_whole(copy(&disk), &truth, moment);
+            assert!(given + longest >= all, "bit {bit}: {given} of {all}");
+            // An execution whose description is damaged is not found.
+            let is_found = given + corrupt == all || corrupt == 0;
+            assert!(is_found, "bit {bit}: {given} and {corrupt} of {all}");
+            recoveries += 1;
+        }
+        flip(&mut disk);
+    }
+    println!("{walks} flipped bits, {lost} of them in chunks or heads; {recoveries} recoveries");
+    assert!(lost > walks / 2);
+}
+
+#[test]
+fn a_truncated_segment_gives_what_it_still_has() {
+    let Small { disk, truth, .. } = Small::filled();
+    let (all, whole) = (chunk_count(&truth), &disk.files[&1].cache);
+    let mut shorter = copy(&disk);
+    let mut before = all;
+    // Behind the last page nothing but zeros is lost.
+    for length in (0..JOURNAL_BYTES).rev().step_by(7) {
+        shorter.files.get_mut(&1).unwrap().cache.truncate(length);
+        let given = check_walked(&mut shorter, &truth);
+        assert!(given <= before, "{length} bytes: {given} after {before}");
+        before = given;
+    }
+    assert_eq!(before, 0);
+    assert_eq!(whole.len(), JOURNAL_SEGMENT_BYTES_MIN as usize);
+}
+
+#[test]
+fn every_subset_of_sectors_that_were_not_synced_keeps_what_was_acknowledged() {
+    const SECTORS: usize = 12;
+    let mut small = Small::filled();
+    small.disk.sync(1).unwrap(); // The mark.
+    let acknowledged = chunk_count(&small.truth);
+    let from = small.journal.commit.next_lsn().offset_bytes() as usize / SECTOR;
+    for _ in 0..2 {
+        for _ in 0..8 {
+            small.append(320); // Six sectors of a page.
+        }
+        small.journal.flush(small.moment);
+        small.drive(false);
+    }
+    let Small { disk, truth, moment, .. } = small;
+    let mut dirty = disk.files[&1].dirty.clone();
+    dirty.sort_unstable();
+    dirty.dedup();
+    dirty.retain(|sector| {
+        let bytes = &disk.files[&1].cache[sector * SECTOR..(sector + 1) * SECTOR];
+        *sector >= from && bytes.iter().any(|byte| *byte != 0)
+    });
+    assert!(dirty.len() >= SECTORS, "{dirty:?}");
+    dirty.truncate(SECTORS);
+    let (mut kept_all, mut kept_none) = (0, 0);
+    for subset in 0..1 << SECTORS {
+        let mut cut = Disk::default();
+        let mut file = disk.files[&1].copy();
+        for (at, sector) in dirty.iter().enumerate() {
+            if subset >> at & 1 == 1 {
+                let range = sector * SECTOR..(sector + 1) * SECTOR;
+                file.durable[range.clone()].copy_from_slice(&file.cache[range]);
+            }
+        }
+        file.cache = file.durable.clone();
+        cut.files.insert(1, file);
+        let given = check_walked(&mut cut, &truth);
+        assert!(given >= acknowledged, "subset {subset:#x}: {given} of {acknowledged}");
+        kept_all += usize::from(given > acknowledged);
+        kept_none += usize::from(given == acknowledged);
+        if subset % 64 == 0 {
+            let (given, corrupt) = check_whole(cut, &truth, moment);
+            assert!(given >= acknowledged && corrupt == 0, "subset {subset:#x}: {corrupt}");
+        }
+    }
+    println!("{} subsets: {kept_all} with more than was acknowledged", kept_all + kept_none);
+    assert!(kept_all > 0 && kept_none > kept_all);
+}

@@ -1,0 +1,101 @@
+//! The lives of segments: prepared ahead, filled, sealed, removed.
+
+use std::collections::VecDeque;
+
+use super::format::Lsn;
+use super::{Moment, Setup};
+use crate::base::Instant;
+use crate::limits::JOURNAL_RETRY_DELAY;
+
+/// A segment that gets no more blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sealed {
+    /// Its number.
+    pub number: u64,
+    /// The wall-clock time of its last block, in microseconds since 1970.
+    pub last_us: u64,
+    /// Number of pages of executions in its index.
+    pub execution_pages: u32,
+    /// The offset of the index.
+    pub data_end_bytes: u32,
+}
+
+/// The segment after the present one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// It is not needed yet.
+    Absent,
+    /// It is being made.
+    Preparing,
+    /// It can be used.
+    Ready,
+    /// It could not be made.
+    Failed {
+        /// The time of the next attempt.
+        retry_at: Instant,
+    },
+}
+
+/// A segment that will be removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Vacating {
+    /// Its number.
+    pub number: u64,
+    /// It may go when everything before this place is on the disk.
+    pub until: Lsn,
+}
+
+/// The segments of a journal.
+#[derive(Debug)]
+pub struct Segments {
+    /// Those that are sealed, oldest first.
+    pub sealed: VecDeque<Sealed>,
+    /// The number of the present one.
+    pub current: u64,
+    /// The one after it.
+    pub next: Next,
+    /// The oldest one that counts.
+    pub oldest: u64,
+    /// The one that will be removed next.
+    pub vacating: Option<Vacating>,
+    /// True while one is being removed.
+    pub is_removing: bool,
+    /// The one to ask the disk to remove.
+    pub to_remove: Option<u64>,
+}
+
+impl Segments {
+    /// Size of all segments on the disk, the prepared one included.
+    pub fn bytes(&self, setup: &Setup) -> u64 {
+        let first = self.sealed.front().map_or(self.current, |sealed| sealed.number);
+        let count = self.current + 1 - first + u64::from(self.next == Next::Ready);
+        count * u64::from(setup.segment_bytes)
+    }
+
+    /// True if the oldest segment has to go.
+    pub fn is_over(&self, setup: &Setup, moment: Moment) -> bool {
+        let Some(front) = self.sealed.front() else { return false };
+        let is_old = front.last_us.saturating_add(setup.age_us_max) < moment.wall_us;
+        is_old || self.bytes(setup) > setup.bytes_max
+    }
+
+    /// True if the next segment should be made now. `used_bytes` of the present one are used.
+    pub fn wants_next(&self, setup: &Setup, used_bytes: u32, now: Instant) -> bool {
+        match self.next {
+            Next::Absent => used_bytes >= setup.segment_bytes / 2,
+            Next::Failed { retry_at } => now >= retry_at,
+            Next::Preparing | Next::Ready => false,
+        }
+    }
+
+    /// Notes that the next segment could not be made.
+    pub fn failed(&mut self, now: Instant) {
+        self.next = Next::Failed { retry_at: now + JOURNAL_RETRY_DELAY };
+    }
+
+    /// The sealed segment with this number.
+    pub fn find(&self, number: u64) -> Option<&Sealed> {
+        let at = self.sealed.binary_search_by_key(&number, |sealed| sealed.number).ok()?;
+        self.sealed.get(at)
+    }
+}

@@ -1,0 +1,280 @@
+//! A walk over the blocks of a segment that has no sound index.
+
+use std::io;
+
+use super::block::{Found, is_padded, runs};
+use super::format::{BlockHeader, Lsn, RunKind};
+use super::recovery::{Contents, Files, RecoveryError};
+use super::table::Table;
+use crate::limits::{JOURNAL_BLOCK_BYTES_MAX, JOURNAL_PAGE_BYTES};
+
+/// A segment, and those behind it.
+#[derive(Clone, Copy)]
+pub(super) struct Place<'a> {
+    pub number: u64,
+    pub bytes: u32,
+    /// The numbers and sizes of later ones.
+    pub later: &'a [(u64, u64)],
+}
+
+/// A walk over the blocks of one segment.
+pub(super) struct Walk<'a> {
+    contents: &'a mut Contents,
+    pub table: Table,
+    number: u64,
+    segment_bytes: u32,
+    later: &'a [(u64, u64)],
+    /// Everything before this place was on the disk, according to later segments.
+    synced: Lsn,
+    /// True once the rest of the segment was looked through for such places.
+    has_looked: bool,
+    pub end_bytes: u32,
+    window: Window,
+}
+
+/// A part of a segment in memory.
+struct Window {
+    bytes: Vec<u8>,
+    from_bytes: u32,
+}
+
+/// Size of the window: two of the longest blocks.
+const WINDOW_BYTES: usize = 2 * JOURNAL_BLOCK_BYTES_MAX as usize;
+
+impl Window {
+    /// The bytes from an offset on: a whole block, if the segment has that many.
+    fn at(&mut self, files: &mut impl Files, lsn: Lsn, segment_bytes: u32) -> io::Result<&[u8]> {
+        let at = lsn.offset_bytes();
+        let wanted = JOURNAL_BLOCK_BYTES_MAX.min(segment_bytes - at);
+        let until = self.from_bytes + self.bytes.len() as u32;
+        if at < self.from_bytes || at + wanted > until {
+            let length = WINDOW_BYTES.min((segment_bytes - at) as usize);
+            self.bytes.resize(length, 0);
+            self.from_bytes = at;
+            let read = read_with_holes(files, lsn, &mut self.bytes)?;
+            self.bytes.truncate(read);
+        }
+        Ok(self.bytes.get((at - self.from_bytes) as usize..).unwrap_or(&[]))
+    }
+}
+
+impl<'a> Walk<'a> {
+    pub fn new(contents: &'a mut Contents, place: Place<'a>, synced: Lsn) -> Walk<'a> {
+        let mut table = Table::new();
+        table.begin(place.number);
+        Walk {
+            contents,
+            table,
+            number: place.number,
+            segment_bytes: place.bytes,
+            later: place.later,
+            synced,
+            has_looked: false,
+            end_bytes: JOURNAL_PAGE_BYTES,
+            window: Window { bytes: Vec::new(), from_bytes: 0 },
+        }
+    }
+
+    pub fn run(&mut self, files: &mut impl Files) -> Result<(), RecoveryError> {
+        let known_end = self.known_end(files)?;
+        let until = known_end.unwrap_or(self.segment_bytes);
+        let mut at = JOURNAL_PAGE_BYTES;
+        while at < until {
+            let lsn = Lsn::new(self.number, at);
+            let bytes = self.window.at(files, lsn, self.segment_bytes)?;
+            let header = BlockHeader::decode(self.contents.journal, lsn, bytes);
+            let header = header.ok().filter(|header| header.bytes as usize <= bytes.len());
+            let whole = header.filter(|header| is_whole(header, bytes));
+            let is_cut =
+                self.contents.is_cut || header.is_some_and(|head| self.is_behind_cut(&head));
+            if is_cut || whole.is_none() && !self.was_synced(files, lsn)? {
+                self.contents.is_cut |= is_cut;
+                self.note_torn(files, at)?;
+                break;
+            }
+            match header {
+                Some(header) => {
+                    self.take_block(files, &header)?;
+                    at += header.bytes;
+                }
+                None => {
+                    let next = self.next_block(files, at + JOURNAL_PAGE_BYTES, until)?;
+                    let Some(next) = next.or(known_end).or_else(|| self.synced_end()) else {
+                        break; // Nobody says that there is anything.
+                    };
+                    let damaged = (lsn, Lsn::new(self.number, next));
+                    self.contents.findings.corrupt.push(damaged);
+                    at = next;
+                }
+            }
+            self.end_bytes = at.min(self.segment_bytes);
+        }
+        Ok(())
+    }
+
+    /// True if the segment before this first block does not end where the block says.
+    fn is_behind_cut(&self, header: &BlockHeader) -> bool {
+        let Some((number, end_bytes)) = self.contents.last_end else { return false };
+        header.previous_pages > 0
+            && number + 1 == self.number
+            && end_bytes != u32::from(header.previous_pages) * JOURNAL_PAGE_BYTES
+    }
+
+    /// True if some later block or header says that the block at `lsn` was on the disk.
+    fn was_synced(&mut self, files: &mut impl Files, lsn: Lsn) -> Result<bool, RecoveryError> {
+        if self.synced <= lsn && !self.has_looked {
+            self.has_looked = true;
+            self.look_from(files, lsn.after(JOURNAL_PAGE_BYTES), self.segment_bytes)?;
+            for &(number, bytes) in self.later {
+                self.look_from(files, Lsn::new(number, JOURNAL_PAGE_BYTES), bytes as u32)?;
+            }
+        }
+        Ok(self.synced > lsn)
+    }
+
+    /// Looks at all blocks from a place to the end of its segment.
+    fn look_from(
+        &mut self,
+        files: &mut impl Files,
+        from: Lsn,
+        segment_bytes: u32,
+    ) -> Result<(), RecoveryError> {
+        let mut window = Window { bytes: Vec::new(), from_bytes: 0 };
+        let mut at = from.offset_bytes();
+        while at < segment_bytes {
+            let lsn = Lsn::new(from.segment_number(), at);
+            let bytes = window.at(files, lsn, segment_bytes)?;
+            if let Ok(header) = BlockHeader::decode(self.contents.journal, lsn, bytes) {
+                self.synced = self.synced.max(header.synced);
+            }
+            at += JOURNAL_PAGE_BYTES;
+        }
+        Ok(())
+    }
+
+    /// The end of the segment, if the first block of the next one tells it.
+    fn known_end(&mut self, files: &mut impl Files) -> Result<Option<u32>, RecoveryError> {
+        let next = self.later.first().filter(|(number, _)| *number == self.number + 1);
+        let Some(&(number, bytes)) = next else { return Ok(None) };
+        let mut window = Window { bytes: Vec::new(), from_bytes: 0 };
+        let lsn = Lsn::new(number, JOURNAL_PAGE_BYTES);
+        let first = window.at(files, lsn, bytes as u32)?;
+        let first = BlockHeader::decode(self.contents.journal, lsn, first).ok();
+        let pages = first.map(|first| u32::from(first.previous_pages)).filter(|pages| *pages > 0);
+        let end_bytes = pages.map(|pages| pages * JOURNAL_PAGE_BYTES);
+        Ok(end_bytes.filter(|end_bytes| *end_bytes <= self.segment_bytes))
+    }
+
+    /// The end of what was on the disk of this segment, if later blocks of it tell that.
+    fn synced_end(&self) -> Option<u32> {
+        let is_here = self.synced.segment_number() == self.number;
+        is_here.then(|| self.synced.offset_bytes())
+    }
+
+    /// The offset of the next block whose header is sound.
+    fn next_block(
+        &mut self,
+        files: &mut impl Files,
+        from: u32,
+        until: u32,
+    ) -> Result<Option<u32>, RecoveryError> {
+        let mut at = from;
+        while at < until {
+            let lsn = Lsn::new(self.number, at);
+            let bytes = self.window.at(files, lsn, self.segment_bytes)?;
+            if BlockHeader::decode(self.contents.journal, lsn, bytes).is_ok() {
+                return Ok(Some(at));
+            }
+            at += JOURNAL_PAGE_BYTES;
+        }
+        Ok(None)
+    }
+
+    /// Counts what stands behind the end.
+    fn note_torn(&mut self, files: &mut impl Files, from: u32) -> Result<(), RecoveryError> {
+        let mut last = from;
+        let mut at = from;
+        while at < self.segment_bytes {
+            let lsn = Lsn::new(self.number, at);
+            let bytes = self.window.at(files, lsn, self.segment_bytes)?;
+            let page = &bytes[..bytes.len().min(JOURNAL_PAGE_BYTES as usize)];
+            at += JOURNAL_PAGE_BYTES;
+            if page.iter().any(|byte| *byte != 0) {
+                last = at;
+            }
+        }
+        self.contents.findings.torn_bytes += u64::from(last - from);
+        Ok(())
+    }
+
+    fn take_block(
+        &mut self,
+        files: &mut impl Files,
+        header: &BlockHeader,
+    ) -> Result<(), RecoveryError> {
+        self.table.last_us = self.table.last_us.max(header.wall_us);
+        let Walk { contents, table, number, .. } = self;
+        let bytes = self.window.at(files, header.lsn, self.segment_bytes)?;
+        for found in runs(header, bytes) {
+            match found {
+                Found::Run(run) => contents.take_run(table, *number, &run),
+                Found::Rot { from, until, .. } => contents.findings.corrupt.push((from, until)),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// True if all of a block is as it was written.
+fn is_whole(header: &BlockHeader, bytes: &[u8]) -> bool {
+    let Some(block) = bytes.get(..header.bytes as usize) else { return false };
+    let mut run_count = 0;
+    for found in runs(header, block) {
+        let Found::Run(run) = found else { return false };
+        run_count += 1;
+        let is_sound = match run.header.kind {
+            RunKind::Chunks => run.chunks().all(|chunk| chunk.is_ok()),
+            _ => run.body().is_ok(),
+        };
+        if !is_sound {
+            return false;
+        }
+    }
+    run_count == header.run_count && is_padded(header, block)
+}
+
+/// Reads as many bytes as there should be; missing ones are zeros.
+pub(super) fn read_whole(files: &mut impl Files, lsn: Lsn, buffer: &mut [u8]) -> io::Result<()> {
+    let read = read_with_holes(files, lsn, buffer)?;
+    buffer[read..].fill(0);
+    Ok(())
+}
+
+/// Reads, page by page if the disk cannot read some of them. These then are zeros, which nothing
+/// of a journal is.
+pub(super) fn read_with_holes(
+    files: &mut impl Files,
+    lsn: Lsn,
+    buffer: &mut [u8],
+) -> io::Result<usize> {
+    if let Ok(read) = files.read(lsn, buffer) {
+        return Ok(read);
+    }
+    let (mut at, mut failed) = (0, 0);
+    for page in buffer.chunks_mut(JOURNAL_PAGE_BYTES as usize) {
+        match files.read(lsn.after(at), page) {
+            Ok(read) if read < page.len() => return Ok(at as usize + read),
+            Ok(_) => {}
+            Err(error) if failed == UNREADABLE_PAGES_MAX => return Err(error),
+            Err(_) => {
+                page.fill(0);
+                failed += 1;
+            }
+        }
+        at += page.len() as u32;
+    }
+    Ok(buffer.len())
+}
+
+/// Number of pages that may be unreadable in one stretch before the disk counts as broken.
+const UNREADABLE_PAGES_MAX: u32 = 64;

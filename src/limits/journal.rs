@@ -1,0 +1,53 @@
+//! The journal: a log on disk below the rings.
+
+use std::time::Duration;
+
+use super::{DELIVERY_BYTES_MAX, DELIVERY_CHUNKS_MAX, RING_CLASS_BYTES_MAX};
+
+/// Size of the pages of a journal. None is written twice.
+pub const JOURNAL_PAGE_BYTES: u32 = 4 << 10;
+/// Size of the segments of a journal, unless another one is chosen. It is also the maximum.
+pub const JOURNAL_SEGMENT_BYTES: u32 = 64 << 20;
+/// Minimum size of the segments of a journal. Chunks of a quarter of it may find no room.
+pub const JOURNAL_SEGMENT_BYTES_MIN: u32 = 128 << 10;
+/// Maximum size of a block of a journal.
+pub const JOURNAL_BLOCK_BYTES_MAX: u32 = 512 << 10;
+/// Number of blocks that are filled or on their way to the disk. Each has a buffer of its own.
+pub const JOURNAL_BLOCKS_MAX: usize = 8;
+/// Number of writes that are under way at the same time.
+pub const JOURNAL_WRITES_MAX: usize = 4;
+/// Number of blocks that are written and not on disk yet.
+pub const JOURNAL_UNSYNCED_BLOCKS_MAX: usize = 64;
+/// Number of runs in a segment. A segment with more short runs ends early.
+pub const JOURNAL_ROWS_MAX: usize = 1 << 16;
+/// Number of executions that a journal keeps.
+pub const JOURNAL_EXECUTIONS_MAX: usize = 1 << 16;
+/// Maximum length of the description of an execution or of its end.
+pub const JOURNAL_RECORD_BYTES_MAX: usize = 32 << 10;
+/// Part of a segment that only records may use: the ends of executions, and holes.
+pub const JOURNAL_RECORD_RESERVE_BYTES: u32 = 256 << 10;
+/// A block with this many bytes goes to the disk.
+pub const JOURNAL_GATHER_BYTES: u32 = 64 << 10;
+/// A chunk goes to the disk at the latest after this time.
+pub const JOURNAL_WRITE_DELAY: Duration = Duration::from_millis(5);
+/// Without anybody who waits for it, a sync follows a write after this time.
+pub const JOURNAL_SYNC_INTERVAL: Duration = Duration::from_secs(1);
+/// After a sync without a successor, a mark is written after this time.
+pub const JOURNAL_MARK_DELAY: Duration = Duration::from_millis(10);
+/// A segment that could not be made is tried again after this time.
+pub const JOURNAL_RETRY_DELAY: Duration = Duration::from_secs(1);
+
+const _: () = {
+    assert!(JOURNAL_SEGMENT_BYTES_MIN <= JOURNAL_SEGMENT_BYTES);
+    assert!(JOURNAL_SEGMENT_BYTES.is_power_of_two()); // A place is a segment and an offset.
+    assert!(JOURNAL_BLOCK_BYTES_MAX < JOURNAL_SEGMENT_BYTES / 16);
+    assert!(JOURNAL_RECORD_RESERVE_BYTES < JOURNAL_SEGMENT_BYTES / 16);
+    assert!(JOURNAL_BLOCK_BYTES_MAX as u64 >= 2 * DELIVERY_BYTES_MAX);
+    assert!(JOURNAL_BLOCK_BYTES_MAX >= RING_CLASS_BYTES_MAX / 2); // The longest chunk fits.
+    assert!(JOURNAL_RECORD_BYTES_MAX < JOURNAL_BLOCK_BYTES_MAX as usize / 2);
+    assert!(JOURNAL_RECORD_BYTES_MAX < JOURNAL_RECORD_RESERVE_BYTES as usize / 4);
+    assert!(JOURNAL_GATHER_BYTES < JOURNAL_BLOCK_BYTES_MAX);
+    assert!(JOURNAL_WRITES_MAX < JOURNAL_BLOCKS_MAX); // One is filled meanwhile.
+    assert!(JOURNAL_WRITE_DELAY.as_nanos() < JOURNAL_SYNC_INTERVAL.as_nanos());
+    assert!(DELIVERY_CHUNKS_MAX > 0);
+};
