@@ -3,6 +3,7 @@
 
 mod agents;
 mod ahead;
+mod disk;
 mod front;
 mod pressure;
 mod trace;
@@ -10,6 +11,7 @@ mod upstreams;
 
 pub use agents::*;
 pub use ahead::*;
+pub use disk::*;
 pub use front::*;
 pub use pressure::*;
 pub use trace::*;
