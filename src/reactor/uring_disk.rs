@@ -280,3 +280,202 @@ impl Disk for UringDisk {
         self.table.next_event()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::PageBuffer;
+    use crate::reactor::waker::WakeListener;
+    use crate::reactor::{DiskAnswer, DiskWork, FileId, FileName};
+
+    const PAGE: u32 = 4_096;
+
+    /// A disk with one open file. No ring is there: the tests are the kernel.
+    struct Kernel {
+        disk: UringDisk,
+        file: FileId,
+        _listener: WakeListener,
+    }
+
+    impl Kernel {
+        fn new(test: &str) -> Kernel {
+            let name = format!("streamdoor-uring-disk-{}-{test}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            std::fs::create_dir(&path).unwrap();
+            let listener = WakeListener::with_doorbell().unwrap();
+            let mut disk = UringDisk::open(DiskSetup::at(&path), listener.waker()).unwrap();
+            let name = FileName::new("a").unwrap();
+            let work = DiskWork::Create { name, bytes: 0 };
+            disk.submit(DiskRequest { token: 0, work }).unwrap();
+            let done = loop {
+                disk.collect();
+                match disk.next_event() {
+                    Some(done) => break done,
+                    None => std::thread::yield_now(),
+                }
+            };
+            std::fs::remove_dir_all(&path).unwrap();
+            let Ok(DiskAnswer::File { file, .. }) = done.result else { panic!("{done:?}") };
+            Kernel { disk, file, _listener: listener }
+        }
+
+        fn write(&mut self, sync: bool) {
+            let buffer = PageBuffer::new(2 * PAGE as usize);
+            let (file, bytes) = (self.file, 2 * PAGE);
+            let work = DiskWork::Write { file, offset: 0, buffer, bytes, sync };
+            self.disk.submit(DiskRequest { token: 1, work }).unwrap();
+        }
+
+        /// Takes the next entries, each by its opcode and its name.
+        fn take(&mut self, room: usize) -> Vec<(u8, u64)> {
+            let entries = self.disk.next_entries(room).expect("something is owed");
+            let named = |entry: &squeue::Entry| (entry.get_opcode() as u8, entry.get_user_data());
+            entries.iter().map(named).collect()
+        }
+
+        fn answer(&mut self, (opcode, bits): (u8, u64), result: i32) {
+            let (purpose, handle) = crate::reactor::uring_wakes::parse_user_data(bits).unwrap();
+            let expected = match opcode {
+                opcode::Write::CODE => Purpose::DiskWrite,
+                opcode::Read::CODE => Purpose::DiskRead,
+                _ => Purpose::DiskSync,
+            };
+            assert_eq!(purpose, expected);
+            assert!(self.disk.on_answer(purpose, handle, result));
+        }
+
+        /// The result of the only operation; `None` if it is not over.
+        fn result(&mut self) -> Option<Result<DiskAnswer, i32>> {
+            let done = self.disk.next_event()?;
+            assert!(!self.disk.is_in_use() && !self.disk.is_owing());
+            assert!(done.token == 1);
+            Some(done.result.map_err(|error| error.raw_os_error().unwrap_or(0)))
+        }
+    }
+
+    #[test]
+    fn a_write_and_its_sync_are_two_entries_or_two_steps() {
+        let mut kernel = Kernel::new("steps");
+        kernel.write(true);
+        let pair = kernel.take(2);
+        assert_eq!(pair.len(), 2);
+        kernel.answer(pair[0], 8_192);
+        assert_eq!(kernel.result(), None);
+        kernel.answer(pair[1], 0);
+        assert_eq!(kernel.result(), Some(Ok(DiskAnswer::Done)));
+        kernel.write(true);
+        let write = kernel.take(1);
+        assert_eq!((write.len(), write[0].0), (1, opcode::Write::CODE));
+        kernel.answer(write[0], 8_192);
+        assert_eq!(kernel.result(), None);
+        let sync = kernel.take(2);
+        assert_eq!((sync.len(), sync[0].0), (1, opcode::Fsync::CODE));
+        kernel.answer(sync[0], 0);
+        assert_eq!(kernel.result(), Some(Ok(DiskAnswer::Done)));
+    }
+
+    #[test]
+    fn a_partial_write_goes_on_and_its_sync_that_was_cancelled_is_asked_for_again() {
+        for moved in [-libc::EINTR, -libc::EAGAIN, 1, 4_096] {
+            let mut kernel = Kernel::new(&format!("partial{moved}"));
+            kernel.write(true);
+            let pair = kernel.take(8);
+            kernel.answer(pair[0], moved);
+            kernel.answer(pair[1], -libc::ECANCELED);
+            assert_eq!(kernel.result(), None);
+            let pair = kernel.take(8);
+            kernel.answer(pair[0], 8_192 - moved.max(0));
+            kernel.answer(pair[1], 0);
+            assert_eq!(kernel.result(), Some(Ok(DiskAnswer::Done)));
+        }
+    }
+
+    #[test]
+    fn a_sync_that_failed_is_never_repeated() {
+        let mut kernel = Kernel::new("failed");
+        for (moved, synced, expected) in [
+            (8_192, -libc::EIO, libc::EIO),
+            (8_192, -libc::ECANCELED, libc::ECANCELED),
+            (8_192, -libc::EINTR, libc::EINTR),
+            (100, -libc::EIO, libc::EIO), // It ran, although its write was not whole.
+            (-libc::ENOSPC, -libc::ECANCELED, libc::ENOSPC),
+            (-libc::EIO, -libc::ECANCELED, libc::EIO),
+        ] {
+            kernel.write(true);
+            let pair = kernel.take(2);
+            kernel.answer(pair[0], moved);
+            kernel.answer(pair[1], synced);
+            assert_eq!(kernel.result(), Some(Err(expected)));
+        }
+        let file = kernel.file;
+        kernel.disk.submit(DiskRequest { token: 1, work: DiskWork::Sync { file } }).unwrap();
+        let sync = kernel.take(2);
+        kernel.answer(sync[0], -libc::EINTR);
+        assert_eq!(kernel.result(), Some(Err(libc::EINTR)));
+    }
+
+    #[test]
+    fn a_pair_that_may_have_been_split_is_followed_by_a_sync_of_its_own() {
+        let mut kernel = Kernel::new("split");
+        kernel.write(true);
+        let pair = kernel.take(2);
+        kernel.disk.on_split();
+        kernel.answer(pair[1], 0); // Before its write.
+        kernel.answer(pair[0], 8_192);
+        assert_eq!(kernel.result(), None);
+        let sync = kernel.take(2);
+        assert_eq!((sync.len(), sync[0].0), (1, opcode::Fsync::CODE));
+        kernel.disk.on_split(); // One entry cannot be split.
+        kernel.answer(sync[0], 0);
+        assert_eq!(kernel.result(), Some(Ok(DiskAnswer::Done)));
+    }
+
+    #[test]
+    fn what_moves_nothing_for_ever_is_an_error() {
+        let mut kernel = Kernel::new("nothing");
+        kernel.write(false);
+        let entry = kernel.take(1);
+        kernel.answer(entry[0], 0);
+        assert_eq!(kernel.result(), Some(Err(0)));
+        kernel.write(false);
+        for _ in 1..DISK_ATTEMPTS_MAX {
+            let entry = kernel.take(1);
+            kernel.answer(entry[0], -libc::EAGAIN);
+            assert_eq!(kernel.result(), None);
+        }
+        let entry = kernel.take(1);
+        kernel.answer(entry[0], -libc::EAGAIN);
+        assert_eq!(kernel.result(), Some(Err(libc::EAGAIN)));
+        kernel.write(false);
+        let entry = kernel.take(1);
+        kernel.answer(entry[0], 8_193); // More than there was.
+        assert_eq!(kernel.result(), Some(Err(0)));
+    }
+
+    #[test]
+    fn an_answer_that_belongs_to_no_operation_is_refused() {
+        let mut kernel = Kernel::new("stale");
+        kernel.write(false);
+        let entry = kernel.take(1);
+        kernel.answer(entry[0], 8_192);
+        let (_, handle) = crate::reactor::uring_wakes::parse_user_data(entry[0].1).unwrap();
+        assert!(!kernel.disk.on_answer(Purpose::DiskWrite, handle, 8_192));
+        assert_eq!(kernel.result(), Some(Ok(DiskAnswer::Done)));
+    }
+
+    #[test]
+    fn a_read_goes_on_until_the_end_of_the_file() {
+        let mut kernel = Kernel::new("read");
+        let (file, buffer) = (kernel.file, PageBuffer::new(2 * PAGE as usize));
+        let work = DiskWork::Read { file, offset: 5, buffer, bytes: 2 * PAGE };
+        kernel.disk.submit(DiskRequest { token: 1, work }).unwrap();
+        for moved in [100, -libc::EINTR, 1_000] {
+            let entry = kernel.take(1);
+            kernel.answer(entry[0], moved);
+            assert_eq!(kernel.result(), None);
+        }
+        let entry = kernel.take(1);
+        kernel.answer(entry[0], 0);
+        assert_eq!(kernel.result(), Some(Ok(DiskAnswer::Bytes(1_100))));
+    }
+}

@@ -412,10 +412,6 @@ pub fn wakes_and_completions_do_not_hide_each_other<W: DiskWorld>(world: &W, see
             files.reactor.wait(None); // Hangs if a wake-up is lost.
             files.reactor.poll();
         }
-        if W::IS_REAL {
-            // The wake-up of the next round may otherwise be this one's.
-            std::thread::sleep(delay);
-        }
     }
 }
 
