@@ -18,6 +18,9 @@ pub const DISK_FILES_MAX: u32 = 256;
 pub const DISK_FILL_BYTES: usize = 1 << 20;
 /// Threads of the mio backend that sync. Syncs of this many files do not wait for each other.
 pub const DISK_SYNC_THREADS: usize = 2;
+/// Threads that open, make, rename and remove files. A file that is being filled with zeros does
+/// not hold up the opening of another.
+pub const DISK_KEEPER_THREADS: usize = 2;
 /// Stack of a thread that serves a disk. Its largest buffers are on the heap.
 pub const DISK_THREAD_STACK_BYTES: usize = 256 << 10;
 /// Attempts of one read or write that the kernel interrupts without moving a byte.

@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use crate::base::PageBuffer;
 use crate::limits::DISK_NAME_BYTES_MAX;
 use crate::reactor::testing::for_each_backend;
+use crate::reactor::uring::Flavor;
 use crate::reactor::{
     DiskAnswer, DiskDirectory, DiskDone, DiskRequest, DiskSetup, DiskWork, FileId, FileName,
-    Reactor,
+    Reactor, UringReactor,
 };
 
 const PAGE: usize = 4_096;
@@ -159,4 +160,39 @@ fn a_write_beyond_the_largest_file_is_an_error_value() {
         assert_eq!(fs::metadata(folder.join("a")).unwrap().len(), 8_192);
         fs::remove_dir_all(&folder).unwrap();
     });
+}
+
+#[test]
+fn a_ring_with_little_room_takes_writes_and_their_syncs_in_steps() {
+    for (submissions, completions) in [(1, 2), (2, 4), (4, 8), (256, 512)] {
+        let flavors = &Flavor::BEST_FIRST;
+        let made = UringReactor::with_queues(submissions, completions, flavors);
+        let mut reactor = match made {
+            Ok(reactor) => reactor,
+            Err(reason) => return println!("not run: {reason}"),
+        };
+        let folder = folder(&format!("room{submissions}"));
+        reactor.open_disk(DiskSetup::at(&folder)).unwrap();
+        let bytes = 100 * PAGE as u64;
+        let file = file_of(ask(&mut reactor, DiskWork::Create { name: name("a"), bytes }));
+        for token in 0..100 {
+            let (offset, sync) = (token * PAGE as u64, token % 3 > 0);
+            let work = write(file, offset, token as u8 + 1, PAGE, sync);
+            reactor.submit_disk(DiskRequest { token, work }).unwrap();
+        }
+        let mut tokens: Vec<u64> = (0..100)
+            .map(|_| next(&mut reactor))
+            .map(|done| {
+                assert!(matches!(done.result, Ok(DiskAnswer::Done)), "{done:?}");
+                done.token
+            })
+            .collect();
+        tokens.sort_unstable();
+        assert_eq!(tokens, Vec::from_iter(0..100));
+        let written = fs::read(folder.join("a")).unwrap();
+        for (page, bytes) in written.chunks(PAGE).enumerate() {
+            assert!(bytes.iter().all(|&byte| byte == page as u8 + 1), "{page}");
+        }
+        fs::remove_dir_all(&folder).unwrap();
+    }
 }

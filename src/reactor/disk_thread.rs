@@ -1,8 +1,8 @@
 //! Threads that carry out the operations of a disk with plain system calls.
 //!
-//! A [`Lane`] is a queue and the threads that serve it. The mio backend has one for names, one for
-//! reads, one for writes and one for syncs, so that a slow sync holds up nothing else. The io_uring
-//! backend has the one for names only, the *keeper*: its ring may not open, rename or remove.
+//! A [`Lane`] is a queue and the threads that serve it. The mio backend has lanes for names, reads,
+//! writes and syncs, so that a slow sync holds up nothing else. The io_uring backend has the one
+//! for names only, the *keeper*: its ring may not open, rename or remove.
 //!
 //! Answers go to one queue for all lanes of a reactor, and each is followed by a wake-up. The
 //! reactor looks into the queue when it has taken a wake-up, and at no other time. Invariants:

@@ -2,9 +2,9 @@
 //! backends: io_uring and mio. The third backend is the simulator's, `sim::reactor`.
 //!
 //! Owned by one shard thread, except [`Waker`] and [`Clock`], which any thread may use. Everything
-//! that happened is a value, [`SocketEvent`] or [`DiskDone`]. Absent: callbacks, and any knowledge of what the
-//! bytes mean. Timers are absent too: the engine owns the wheel, and a time is only the deadline of
-//! a wait here.
+//! that happened is a value, [`SocketEvent`] or [`DiskDone`]. Absent: callbacks, and any knowledge
+//! of what the bytes mean. Timers are absent too: the engine owns the wheel, and a time is only the
+//! deadline of a wait here.
 //!
 //! Reading order:
 //!

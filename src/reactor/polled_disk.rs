@@ -5,7 +5,7 @@
 use std::io;
 use std::sync::Arc;
 
-use crate::limits::DISK_SYNC_THREADS;
+use crate::limits::{DISK_KEEPER_THREADS, DISK_SYNC_THREADS};
 use crate::reactor::Waker;
 use crate::reactor::disk::{Disk, DiskDone, DiskRequest, DiskSetup};
 use crate::reactor::disk_files::Directory;
@@ -37,7 +37,7 @@ impl PolledDisk {
             reads: Lane::start("disk-reads", 1, &context)?,
             writes: Lane::start("disk-writes", 1, &context)?,
             syncs: Lane::start("disk-syncs", DISK_SYNC_THREADS, &context)?,
-            keeper: Lane::start("disk-keeper", 1, &context)?,
+            keeper: Lane::start("disk-keeper", DISK_KEEPER_THREADS, &context)?,
             answers: context.answers,
         })
     }

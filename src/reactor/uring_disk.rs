@@ -1,5 +1,5 @@
 //! The disk of the io_uring backend: reads, writes and syncs go through the ring, all else through
-//! one thread, the keeper.
+//! threads, the keeper.
 //!
 //! Owned by one shard thread. Like `uring_net.rs` this module builds entries and takes answers; the
 //! ring is in `uring.rs`. A write with a sync is two linked entries: the kernel begins the second
@@ -17,7 +17,7 @@ use io_uring::{opcode, squeue, types};
 use smallvec::{SmallVec, smallvec};
 
 use crate::base::{Handle, Pool};
-use crate::limits::DISK_ATTEMPTS_MAX;
+use crate::limits::{DISK_ATTEMPTS_MAX, DISK_KEEPER_THREADS};
 use crate::reactor::Waker;
 use crate::reactor::disk::{Disk, DiskDone, DiskRequest, DiskSetup};
 use crate::reactor::disk_files::Directory;
@@ -63,7 +63,7 @@ pub struct UringDisk {
 }
 
 impl UringDisk {
-    /// Opens the directory and starts the keeper.
+    /// Opens the directory and starts the keeper's threads.
     ///
     /// # Errors
     /// The kernel's error; nothing is left behind then.
@@ -74,7 +74,7 @@ impl UringDisk {
         let directory = Arc::new(Directory::open(setup.directory, setup.is_direct)?);
         let answers = Arc::default();
         let context = LaneContext { directory, answers, waker };
-        let keeper = Lane::start("disk-keeper", 1, &context)?;
+        let keeper = Lane::start("disk-keeper", DISK_KEEPER_THREADS, &context)?;
         Ok(UringDisk { table, answers: context.answers, keeper, flights, owed })
     }
 

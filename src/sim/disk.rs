@@ -47,8 +47,8 @@ pub struct DiskFaults {
     pub read_error_chance: u64,
     /// Chance of EIO from a write. Some first sectors may have been written.
     pub write_error_chance: u64,
-    /// Chance of EIO from a sync. All that it should have covered is clean after that: the cache
-    /// has the new bytes, the disk the old ones, and the next sync succeeds.
+    /// Chance of EIO from a sync. The writes that it should have covered are given up: the cache
+    /// has the new bytes, the disk the old ones. The next sync succeeds.
     pub sync_error_chance: u64,
     /// Chance of ENOSPC from making a file.
     pub full_chance: u64,

@@ -15,8 +15,8 @@ const PAGE_SECTORS: u64 = 8;
 pub enum Crash {
     /// The process ends. The page cache stays. Each operation in flight is done, half done or lost.
     Process,
-    /// The power fails. Of all that was not synced, anything may be left. Names change back, as
-    /// far as the directory was not synced.
+    /// The power fails. Anything may be left of the writes that were not synced. Names change back,
+    /// as far as the directory was not synced.
     Power,
 }
 
