@@ -94,6 +94,29 @@ impl DiskFaults {
         unreadable_chance: 10,
         ..DiskFaults::SLOW
     };
+
+    /// A disk with about half of all faults, each as often as [`DiskFaults::ALL`] has it or more
+    /// rarely. Runs with few kinds of faults find what runs with all of them hide.
+    pub fn drawn(random: &mut Random) -> DiskFaults {
+        let mut chance = |max: u64| match random.chance(1, 2) {
+            true => random.between(1, max),
+            false => 0,
+        };
+        let all = DiskFaults::ALL;
+        let millis = |duration: Duration| duration.as_millis() as u64;
+        DiskFaults {
+            delay_max: Duration::from_millis(chance(millis(all.delay_max))),
+            sync_delay_max: Duration::from_millis(chance(millis(all.sync_delay_max))),
+            read_error_chance: chance(all.read_error_chance),
+            write_error_chance: chance(all.write_error_chance),
+            sync_error_chance: chance(all.sync_error_chance),
+            full_chance: chance(all.full_chance),
+            misdirect_chance: chance(all.misdirect_chance),
+            lost_chance: chance(all.lost_chance),
+            flip_chance: chance(all.flip_chance),
+            unreadable_chance: chance(all.unreadable_chance),
+        }
+    }
 }
 
 /// The kind of an operation that a test lets fail.

@@ -77,6 +77,9 @@ impl State {
         // A sync may have been over, except for its report.
         if luck == 3 {
             self.finish(name);
+        } else if let Some(file) = self.flights[&name].made() {
+            let inode = self.inodes.get_mut(&file).expect("a file in use is kept");
+            inode.bytes = self.random.between(0, inode.bytes / SECTOR_BYTES) * SECTOR_BYTES;
         }
     }
 }

@@ -37,7 +37,7 @@ enum Changed {
 impl Flight {
     /// True if the operation needs the file.
     pub fn uses(&self, file: InodeId) -> bool {
-        matches!(self.changed, Ok(Changed::Made(made)) if made == file)
+        self.made() == Some(file)
             || matches!(
                 self.job.step,
                 Step::Read { file: used, .. }
@@ -46,6 +46,14 @@ impl Flight {
                 | Step::Close { file: used }
                     if used == file
             )
+    }
+
+    /// The file that it has made, and not filled with zeros yet.
+    pub fn made(&self) -> Option<InodeId> {
+        match self.changed {
+            Ok(Changed::Made(file)) => Some(file),
+            _ => None,
+        }
     }
 
     /// The time of its next step.
