@@ -3,6 +3,7 @@
 
 mod agents;
 mod ahead;
+mod disk;
 mod front;
 mod journal;
 mod pressure;
@@ -11,6 +12,7 @@ mod upstreams;
 
 pub use agents::*;
 pub use ahead::*;
+pub use disk::*;
 pub use front::*;
 pub use journal::*;
 pub use pressure::*;

@@ -1,30 +1,31 @@
-//! Memory for whole pages of a file.
+//! A buffer for disks: whole pages of 4 KiB, aligned to 4 KiB, as writes past the page cache need.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
-/// Size and alignment of a page, in bytes.
-pub const PAGE_BYTES: usize = 4 << 10;
+use crate::limits::DISK_PAGE_BYTES;
 
-/// A buffer of whole pages, aligned to a page. It begins with zeros.
+/// Bytes on the heap that begin at a multiple of 4 KiB. Their address never changes.
+///
+/// No unsafe code is needed: one page more is allocated, and the bytes begin inside of it.
 pub struct PageBuffer {
-    bytes: Box<[u8]>,
+    /// One page more than the buffer has.
+    memory: Vec<u8>,
     start: usize,
-    length: usize,
 }
 
 impl PageBuffer {
-    /// Allocates a buffer of `length` bytes.
+    /// Creates a buffer of `bytes` bytes, all zero.
     ///
     /// # Panics
-    /// If `length` is not a multiple of a page, or zero.
-    pub fn new(length: usize) -> PageBuffer {
-        assert!(length > 0);
-        assert!(length.is_multiple_of(PAGE_BYTES));
-        let bytes = vec![0; length + PAGE_BYTES].into_boxed_slice();
-        let start = bytes.as_ptr().align_offset(PAGE_BYTES);
-        assert!(start < PAGE_BYTES); // The offset is found for every address of a byte.
-        PageBuffer { bytes, start, length }
+    /// `bytes` is zero, or no multiple of 4 KiB.
+    pub fn new(bytes: usize) -> PageBuffer {
+        assert!(bytes > 0);
+        assert!(bytes.is_multiple_of(DISK_PAGE_BYTES));
+        let memory = vec![0; bytes + DISK_PAGE_BYTES];
+        let start = memory.as_ptr().align_offset(DISK_PAGE_BYTES);
+        assert!(start < DISK_PAGE_BYTES);
+        PageBuffer { memory, start }
     }
 }
 
@@ -32,19 +33,20 @@ impl Deref for PageBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.bytes[self.start..self.start + self.length]
+        &self.memory[self.start..][..self.memory.len() - DISK_PAGE_BYTES]
     }
 }
 
 impl DerefMut for PageBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes[self.start..self.start + self.length]
+        let bytes = self.memory.len() - DISK_PAGE_BYTES;
+        &mut self.memory[self.start..][..bytes]
     }
 }
 
 impl fmt::Debug for PageBuffer {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "PageBuffer({} bytes)", self.length)
+        write!(out, "PageBuffer({} bytes)", self.len())
     }
 }
 
@@ -53,14 +55,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_buffer_is_aligned_and_zero() {
-        for pages in [1, 3, 128] {
-            let mut buffer = PageBuffer::new(pages * PAGE_BYTES);
-            assert_eq!(buffer.as_ptr().addr() % PAGE_BYTES, 0);
-            assert_eq!(buffer.len(), pages * PAGE_BYTES);
-            assert!(buffer.iter().all(|byte| *byte == 0));
+    fn a_buffer_is_aligned_zeroed_and_stays_where_it_is() {
+        for pages in [1, 2, 17, 256] {
+            let mut buffer = PageBuffer::new(pages * DISK_PAGE_BYTES);
+            assert_eq!(buffer.len(), pages * DISK_PAGE_BYTES);
+            assert!(buffer.iter().all(|&byte| byte == 0));
+            let address = buffer.as_ptr();
+            assert_eq!(address.align_offset(DISK_PAGE_BYTES), 0);
             buffer.fill(7);
-            assert_eq!(buffer[pages * PAGE_BYTES - 1], 7);
+            let moved = Box::new(buffer);
+            assert_eq!(moved.as_ptr(), address);
+            assert!(moved.iter().all(|&byte| byte == 7));
+            assert_eq!(format!("{moved:?}"), format!("PageBuffer({} bytes)", pages * 4_096));
         }
+    }
+
+    #[test]
+    #[should_panic]
+    fn a_part_of_a_page_is_no_buffer() {
+        PageBuffer::new(DISK_PAGE_BYTES + 512);
     }
 }

@@ -23,9 +23,11 @@ pub struct UringOperation {
 }
 
 /// The operations to look for: code, name, since, purpose, `is_needed`.
-const OPERATIONS: [(u8, &str, &str, &str, bool); 9] = [
+const OPERATIONS: [(u8, &str, &str, &str, bool); 11] = [
     (opcode::Nop::CODE, "NOP", "5.1", "checking that io_uring works", true),
-    (opcode::Read::CODE, "READ", "5.6", "wake-ups by an eventfd", true),
+    (opcode::Read::CODE, "READ", "5.6", "wake-ups by an eventfd, and reading files", true),
+    (opcode::Write::CODE, "WRITE", "5.6", "writing files", true),
+    (opcode::Fsync::CODE, "FSYNC", "5.1", "making files durable", true),
     (opcode::PollAdd::CODE, "POLL_ADD", "5.1", "waiting until a socket accepts more data", true),
     (opcode::AsyncCancel::CODE, "ASYNC_CANCEL", "5.5", "cancelling pending operations", true),
     (opcode::Accept::CODE, "ACCEPT", "5.5", "taking connections", true),

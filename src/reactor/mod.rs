@@ -1,10 +1,10 @@
-//! Stratum 2: the kernel. One trait for sockets, a doorbell and a deadline, with two backends:
-//! io_uring and mio. The third backend is the simulator's, `sim::reactor`.
+//! Stratum 2: the kernel. One trait for sockets, a disk, a doorbell and a deadline, with two
+//! backends: io_uring and mio. The third backend is the simulator's, `sim::reactor`.
 //!
 //! Owned by one shard thread, except [`Waker`] and [`Clock`], which any thread may use. Everything
-//! that happened is a value, [`SocketEvent`]. Absent: callbacks, and any knowledge of what the
-//! bytes mean. Timers are absent too: the engine owns the wheel, and a time is only the deadline of
-//! a wait here.
+//! that happened is a value, [`SocketEvent`] or [`DiskDone`]. Absent: callbacks, and any knowledge
+//! of what the bytes mean. Timers are absent too: the engine owns the wheel, and a time is only the
+//! deadline of a wait here.
 //!
 //! Reading order:
 //!
@@ -15,6 +15,8 @@
 //! - `released` has sockets on their way to another reactor.
 //! - `socket_calls.rs`, `listener.rs` and `connecting.rs` are shared by both backends.
 //! - `polled_net.rs`, `uring_net.rs` (with `uring_net/`), `uring_buffers.rs`.
+//! - `disk` has the values of files, `disk_files.rs` their system calls.
+//! - `disk_thread.rs` and `disk_table.rs` are shared by `polled_disk.rs` and `uring_disk.rs`.
 //! - `watch` observes the machine's memory, separately from all that.
 //!
 //! Tests: `sim/contract/` runs one list against all three backends.
@@ -22,11 +24,16 @@
 pub(crate) mod clock;
 mod connecting;
 mod counters;
+pub(crate) mod disk;
+mod disk_files;
+pub(crate) mod disk_table;
+mod disk_thread;
 mod ends;
 pub(crate) mod idle;
 mod inventory;
 mod listener;
 pub(crate) mod polled;
+mod polled_disk;
 mod polled_net;
 pub(crate) mod probe;
 mod random;
@@ -37,6 +44,7 @@ mod socket_calls;
 pub mod thread;
 pub(crate) mod uring;
 mod uring_buffers;
+mod uring_disk;
 mod uring_net;
 mod uring_setup;
 mod uring_wakes;
@@ -46,12 +54,18 @@ pub(crate) mod watch;
 #[cfg(test)]
 mod descriptors_test;
 #[cfg(test)]
+mod disk_test;
+#[cfg(test)]
 mod ends_test;
 #[cfg(test)]
 mod testing;
 
 pub use clock::Clock;
 pub use counters::{Counters, IoError};
+pub use disk::{
+    Disk, DiskAnswer, DiskDirectory, DiskDone, DiskRequest, DiskSetup, DiskWork, FileId, FileName,
+    FileNameError,
+};
 pub use ends::HalfConnection;
 pub use idle::{Decision, Idle, IdleStrategy};
 pub use inventory::{UringOperation, uring_operations};
@@ -159,6 +173,33 @@ use crate::base::Instant;
 ///   many. The bound includes the kernel's own overhead, and is at least its own minimum of some
 ///   kilobytes. One send may move more. Bytes that the kernel holds already stay. On a Unix socket
 ///   a byte is confirmed when the peer has read it.
+///
+/// The rules for the disk are on that list, too:
+///
+/// - **R28 completion.** Each request that [`Reactor::submit_disk`] took has exactly one
+///   [`DiskDone`], whatever happens, and the buffer comes back with it. Errors are values, also for
+///   names, files and ranges that are wrong. Completions are events of [`Reactor::poll`] and
+///   [`Reactor::wait`]. A completion may also count as a wake-up.
+/// - **R29 whole.** A write moves all its bytes or is an error. A read moves fewer bytes only at
+///   the end of the file. The backend continues the kernel's partial moves.
+/// - **R30 order.** Operations that are in flight together are in no order. A read or write sees
+///   all operations whose completions were taken before it was submitted. Reads, and writes without
+///   a sync, do not wait for a sync that is in flight. Two files can be synced at the same time.
+/// - **R31 sync.** A sync covers the writes of its file that completed before it was submitted, and
+///   a write with a sync covers itself too. A power cut loses none of these after `Ok`. An error is
+///   final for all of them: the backend never syncs again on its own, and a later `Ok` says nothing
+///   about them. Creating, renaming and removing files is durable when it completes.
+/// - **R32 thread.** No operation blocks the reactor's thread, beyond a submission to the kernel.
+/// - **R33 bound.** At most [`DiskSetup::in_flight_max`] operations are in flight: their
+///   completions were not taken. One more comes back as an error.
+/// - **R34 files.** A [`FileId`] that was closed, or never assigned, names nothing: its operations
+///   complete with EBADF. Operations in flight on a file that is closed complete as others do. At
+///   most [`DiskSetup::files_max`] files are open. One more completes with EMFILE and changes
+///   nothing.
+/// - **R35 drop.** A drop carries out the operations in flight, waits for them, and drops their
+///   completions. It leaks no descriptor. If a disk does not answer for
+///   [`crate::limits::DISK_DROP_WAIT`], the memory that the kernel may still write is leaked.
+/// - **R36 nothing else.** A reactor without a disk does no work for one.
 pub trait Reactor {
     /// The current time, read by this call. A turn reads it once and passes it on.
     fn now(&mut self) -> Instant;
@@ -175,7 +216,8 @@ pub trait Reactor {
     }
 
     /// Finds the events that have come (R9). Returns the number that wait in
-    /// [`Reactor::next_socket_event`], plus one if a wake-up came.
+    /// [`Reactor::next_socket_event`] and [`Reactor::next_disk_event`], plus one if a wake-up
+    /// came.
     fn poll(&mut self) -> usize;
 
     /// Blocks until an event, a wake-up or `until`, whichever is first (R10).
@@ -190,6 +232,34 @@ pub trait Reactor {
     /// # Errors
     /// The kernel lacks a feature, as io_uring before Linux 6.0 does.
     fn open_sockets(&mut self, limits: SocketLimits) -> io::Result<()>;
+
+    /// Opens the disk of this reactor, once. The directory has to exist.
+    ///
+    /// # Errors
+    /// The kernel's error, or limits out of range, or there is a disk already.
+    fn open_disk(&mut self, setup: DiskSetup) -> io::Result<()>;
+
+    /// The disk of the backend, once it was opened. For backends: all other callers use
+    /// [`Reactor::submit_disk`] and [`Reactor::next_disk_event`].
+    fn disk_mut(&mut self) -> Option<&mut dyn Disk>;
+
+    /// Begins an operation on the disk: one [`DiskDone`] follows (R28). The kernel gets it at the
+    /// next poll or wait, at the latest.
+    ///
+    /// # Errors
+    /// The request comes back: too many operations are in flight (R33), or there is no disk.
+    fn submit_disk(&mut self, request: DiskRequest) -> Result<(), DiskRequest> {
+        match self.disk_mut() {
+            Some(disk) => disk.submit(request),
+            None => Err(request),
+        }
+    }
+
+    /// The next completion of the disk, if one is waiting.
+    #[inline]
+    fn next_disk_event(&mut self) -> Option<DiskDone> {
+        self.disk_mut()?.next_event()
+    }
 
     /// The socket part of the backend, once sockets were opened. For backends: all other callers
     /// use the functions below.

@@ -1,4 +1,5 @@
-//! The backend over mio: epoll's readiness of the doorbell and of sockets (`polled_net.rs`).
+//! The backend over mio: epoll's readiness of the doorbell and of sockets (`polled_net.rs`). Files
+//! are always ready for epoll, so threads serve the disk (`polled_disk.rs`).
 //!
 //! Owned by one shard thread. Absent: any change to a descriptor's flags.
 
@@ -12,9 +13,12 @@ use mio::{Events, Interest, Registry, Token};
 
 use crate::base::Instant;
 use crate::limits::{REACTOR_EVENTS_PER_LOOK, REACTOR_POLLS_PER_LOOK};
+use crate::reactor::polled_disk::PolledDisk;
 use crate::reactor::polled_net::{PolledNet, is_socket};
 use crate::reactor::waker::WakeListener;
-use crate::reactor::{Clock, Counters, Net, Reactor, SocketCounters, SocketLimits, Waker, thread};
+use crate::reactor::{
+    Clock, Counters, Disk, DiskSetup, Net, Reactor, SocketCounters, SocketLimits, Waker, thread,
+};
 
 const DOORBELL: Token = Token(usize::MAX);
 
@@ -27,12 +31,14 @@ pub struct PolledReactor {
     counters: Counters,
     /// The sockets, or `None` until they are opened.
     net: Option<Box<PolledNet>>,
+    /// The disk, or `None` until it is opened.
+    disk: Option<Box<PolledDisk>>,
     listener: WakeListener,
     one_thread: PhantomData<*mut ()>,
 }
 
 impl PolledReactor {
-    /// A reactor without sockets.
+    /// A reactor without sockets and without a disk.
     ///
     /// # Errors
     /// An error of `epoll_create`, `eventfd` or `epoll_ctl`: no descriptors or memory left.
@@ -49,6 +55,7 @@ impl PolledReactor {
             polls_since_look: 0,
             counters: Counters::default(),
             net: None,
+            disk: None,
             listener,
             one_thread: PhantomData,
         })
@@ -92,7 +99,12 @@ impl PolledReactor {
     }
 
     fn has_event(&self) -> bool {
-        self.listener.is_notified() || self.socket_count() > 0
+        self.listener.is_notified() || self.event_count() > 0
+    }
+
+    /// Number of events that wait to be taken, or sockets to be tried.
+    fn event_count(&self) -> usize {
+        self.socket_count() + self.disk.as_ref().map_or(0, |disk| disk.event_count())
     }
 
     /// Number of sockets with something to try.
@@ -129,7 +141,10 @@ impl Reactor for PolledReactor {
         }
         let woken = self.listener.take();
         self.counters.woken_count += u64::from(woken);
-        self.socket_count() + usize::from(woken)
+        if woken && let Some(disk) = &mut self.disk {
+            disk.collect();
+        }
+        self.event_count() + usize::from(woken)
     }
 
     fn wait(&mut self, until: Option<Instant>) {
@@ -176,5 +191,15 @@ impl Reactor for PolledReactor {
 
     fn net_mut(&mut self) -> Option<(&mut dyn Net, &mut SocketCounters)> {
         Some((&mut **self.net.as_mut()?, &mut self.counters.sockets))
+    }
+
+    fn open_disk(&mut self, setup: DiskSetup) -> io::Result<()> {
+        setup.check(self.disk.is_some())?;
+        self.disk = Some(Box::new(PolledDisk::open(setup, self.listener.waker())?));
+        Ok(())
+    }
+
+    fn disk_mut(&mut self) -> Option<&mut dyn Disk> {
+        Some(&mut **self.disk.as_mut()?)
     }
 }

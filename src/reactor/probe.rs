@@ -8,7 +8,8 @@ use std::str::FromStr;
 use crate::base::Instant;
 use crate::reactor::uring::UringError;
 use crate::reactor::{
-    Counters, Net, PolledReactor, Reactor, SocketCounters, SocketLimits, UringReactor, Waker,
+    Counters, Disk, DiskSetup, Net, PolledReactor, Reactor, SocketCounters, SocketLimits,
+    UringReactor, Waker,
 };
 
 /// The backend that the user asked for.
@@ -213,6 +214,15 @@ impl Reactor for AnyReactor {
     #[inline]
     fn net_mut(&mut self) -> Option<(&mut dyn Net, &mut SocketCounters)> {
         dispatch!(self, reactor => reactor.net_mut())
+    }
+
+    fn open_disk(&mut self, setup: DiskSetup) -> io::Result<()> {
+        dispatch!(self, reactor => reactor.open_disk(setup))
+    }
+
+    #[inline]
+    fn disk_mut(&mut self) -> Option<&mut dyn Disk> {
+        dispatch!(self, reactor => reactor.disk_mut())
     }
 }
 

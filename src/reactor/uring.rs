@@ -20,14 +20,18 @@ use io_uring::{EnterFlags, IoUring, types};
 
 use crate::base::Instant;
 use crate::limits::{
-    REACTOR_DROP_ROUND, REACTOR_DROP_ROUNDS_MAX, URING_COMPLETIONS, URING_SUBMISSIONS,
+    DISK_DROP_WAIT, REACTOR_DROP_ROUND, REACTOR_DROP_ROUNDS_MAX, URING_COMPLETIONS,
+    URING_SUBMISSIONS,
 };
 use crate::reactor::uring_buffers::ReceiveBuffers;
+use crate::reactor::uring_disk::UringDisk;
 use crate::reactor::uring_net::UringNet;
 use crate::reactor::uring_setup::{make_ring, prove_receive};
 use crate::reactor::uring_wakes::{Wakes, parse_user_data};
 use crate::reactor::waker::WakeListener;
-use crate::reactor::{Clock, Counters, Net, Reactor, SocketCounters, SocketLimits, Waker, thread};
+use crate::reactor::{
+    Clock, Counters, Disk, DiskSetup, Net, Reactor, SocketCounters, SocketLimits, Waker, thread,
+};
 
 pub use crate::reactor::uring_setup::{Flavor, UringError};
 
@@ -40,12 +44,14 @@ pub struct UringReactor {
     wakes: Wakes,
     /// The sockets, or `None` until they are opened.
     net: Option<Box<UringNet>>,
+    /// The disk, or `None` until it is opened.
+    disk: Option<Box<UringDisk>>,
     listener: WakeListener,
     one_thread: PhantomData<*mut ()>,
 }
 
 impl UringReactor {
-    /// A reactor without sockets.
+    /// A reactor without sockets and without a disk.
     ///
     /// # Errors
     /// [`UringError`]: use the other backend.
@@ -64,8 +70,16 @@ impl UringReactor {
         thread::block_sigpipe();
         let wakes = Wakes::new();
         let can_skip_iowait = ring.params().is_feature_no_iowait();
-        let (net, one_thread) = (None, PhantomData);
-        Ok(UringReactor { ring, flavor, can_skip_iowait, wakes, net, listener, one_thread })
+        Ok(UringReactor {
+            ring,
+            flavor,
+            can_skip_iowait,
+            wakes,
+            net: None,
+            disk: None,
+            listener,
+            one_thread: PhantomData,
+        })
     }
 
     /// The flags that this kernel granted.
@@ -97,6 +111,18 @@ impl UringReactor {
         }
     }
 
+    /// Pushes the entries that the disk owes, as far as the queue has room.
+    fn push_owed_of_disk(&mut self) {
+        let Some(disk) = &mut self.disk else { return };
+        let mut queue = self.ring.submission();
+        while !queue.is_full() {
+            let Some(entries) = disk.next_entries(queue.capacity() - queue.len()) else { return };
+            // SAFETY: the flight keeps the buffer and the file where they are until the answer (K1
+            // of `uring_disk.rs`); drop waits for it, or leaks both.
+            unsafe { queue.push_multiple(&entries) }.expect("not more than there is room for");
+        }
+    }
+
     fn arm_doorbell(&mut self) {
         if self.wakes.is_armed {
             return;
@@ -116,9 +142,16 @@ impl UringReactor {
             self.wakes.counters.overflow_count += 1;
             self.reap(); // Makes room for what the kernel holds back; this call fetches it.
         }
+        let queued_count = self.ring.submission().len();
         let result = self.enter_kernel(want, timeout);
         match result.map_err(|error| error.raw_os_error()) {
-            Ok(_) => {}
+            Ok(taken_count) => {
+                if taken_count < queued_count
+                    && let Some(disk) = &mut self.disk
+                {
+                    disk.on_split();
+                }
+            }
             // The time is over, or a signal came, or the kernel wants completions reaped first, or
             // has no memory at this moment. The caller takes the answers that are there and goes
             // on.
@@ -147,27 +180,37 @@ impl UringReactor {
     #[inline]
     fn reap(&mut self) {
         for entry in self.ring.completion() {
-            let bits = entry.user_data();
+            let (bits, result) = (entry.user_data(), entry.result());
+            let named = parse_user_data(bits);
             if let Some(net) = &mut self.net
-                && let Some((purpose, handle)) = parse_user_data(bits)
+                && let Some((purpose, handle)) = named
                 && purpose.is_of_socket()
             {
-                let answer = (entry.result(), entry.flags());
+                let answer = (result, entry.flags());
                 net.on_answer(purpose, handle, answer, &mut self.wakes.counters.sockets);
+            } else if let Some(disk) = &mut self.disk
+                && let Some((purpose, handle)) = named
+                && purpose.is_of_disk()
+            {
+                let is_known = disk.on_answer(purpose, handle, result);
+                self.wakes.counters.stale_count += u64::from(!is_known);
             } else {
-                self.wakes.on_answer(bits, entry.result());
+                self.wakes.on_answer(bits, result);
             }
         }
     }
 
-    /// The part of a look that is for sockets.
+    /// The part of a look that is for sockets and for the disk.
     #[inline]
-    fn look_at_sockets(&mut self) {
+    fn look_at_parts(&mut self) {
         if let Some(net) = &mut self.net {
             net.retry();
             if !net.owed.is_empty() {
                 self.push_owed_of_sockets();
             }
+        }
+        if self.disk.as_ref().is_some_and(|disk| disk.is_owing()) {
+            self.push_owed_of_disk();
         }
     }
 
@@ -177,7 +220,7 @@ impl UringReactor {
         if !self.wakes.owed.is_empty() {
             self.push_owed();
         }
-        self.look_at_sockets();
+        self.look_at_parts();
         let queue = self.ring.submission();
         let has_reason = !queue.is_empty() || queue.taskrun() || queue.cq_overflow();
         drop(queue);
@@ -188,7 +231,13 @@ impl UringReactor {
     }
 
     fn has_event(&self) -> bool {
-        self.listener.is_notified() || self.socket_count() > 0
+        self.listener.is_notified() || self.event_count() > 0
+    }
+
+    /// Number of events that wait to be taken.
+    #[inline]
+    fn event_count(&self) -> usize {
+        self.socket_count() + self.disk.as_ref().map_or(0, |disk| disk.event_count())
     }
 
     /// Number of socket events that wait to be taken.
@@ -199,15 +248,17 @@ impl UringReactor {
 
     /// True if all owed entries fit into the next system call.
     fn is_told(&self) -> bool {
-        self.wakes.owed.is_empty() && self.net.as_ref().is_none_or(|net| net.owed.is_empty())
+        self.wakes.owed.is_empty()
+            && self.net.as_ref().is_none_or(|net| net.owed.is_empty())
+            && self.disk.as_ref().is_none_or(|disk| !disk.is_owing())
     }
 
     /// One system call: push, wait, time out.
     fn block(&mut self, timeout: Option<Duration>) {
         self.push_owed();
-        self.look_at_sockets();
+        self.look_at_parts();
         self.arm_doorbell();
-        let can_block = self.wakes.is_armed && self.is_told() && self.socket_count() == 0;
+        let can_block = self.wakes.is_armed && self.is_told() && self.event_count() == 0;
         if can_block {
             self.wakes.counters.blocked_count += 1;
         }
@@ -240,7 +291,10 @@ impl Reactor for UringReactor {
         self.look();
         let woken = self.listener.take();
         self.wakes.counters.woken_count += u64::from(woken);
-        self.socket_count() + usize::from(woken)
+        if woken && let Some(disk) = &mut self.disk {
+            disk.collect();
+        }
+        self.event_count() + usize::from(woken)
     }
 
     fn wait(&mut self, until: Option<Instant>) {
@@ -288,10 +342,35 @@ impl Reactor for UringReactor {
     fn net_mut(&mut self) -> Option<(&mut dyn Net, &mut SocketCounters)> {
         Some((&mut **self.net.as_mut()?, &mut self.wakes.counters.sockets))
     }
+
+    fn open_disk(&mut self, setup: DiskSetup) -> io::Result<()> {
+        setup.check(self.disk.is_some())?;
+        self.disk = Some(Box::new(UringDisk::open(setup, self.listener.waker())?));
+        Ok(())
+    }
+
+    fn disk_mut(&mut self) -> Option<&mut dyn Disk> {
+        Some(&mut **self.disk.as_mut()?)
+    }
 }
 
 impl UringReactor {
-    /// Cancels everything and waits for the last answer. Returns false if the kernel kept
+    /// Lets the operations of the disk end, for up to [`DISK_DROP_WAIT`]. Returns false if the
+    /// kernel kept something.
+    fn finish_disk(&mut self) -> bool {
+        let until = Clock::now() + DISK_DROP_WAIT;
+        while self.disk.as_ref().is_some_and(|disk| disk.is_in_use()) {
+            if Clock::now() >= until {
+                return false;
+            }
+            self.push_owed_of_disk();
+            self.enter(1, Some(REACTOR_DROP_ROUND));
+            self.reap();
+        }
+        true
+    }
+
+    /// Cancels all else and waits for the last answer. Returns false if the kernel kept
     /// something. A write to the doorbell ends the read of it without a cancel.
     fn reap_all(&mut self) -> bool {
         if let Some(net) = &mut self.net {
@@ -341,6 +420,11 @@ impl Drop for UringReactor {
     fn drop(&mut self) {
         for (_, waker) in self.wakes.rung.iter() {
             waker.ring(); // R25: regardless of the message.
+        }
+        if self.finish_disk() {
+            self.disk = None; // Waits for the keeper, too.
+        } else {
+            std::mem::forget(self.disk.take());
         }
         let is_reaped = self.reap_all();
         match self.net.take() {

@@ -142,6 +142,8 @@ fn missing_parts(ring: &IoUring) -> io::Result<Vec<&'static str>> {
         (parameters.is_feature_fast_poll(), "FAST_POLL"),
         (parameters.is_feature_ext_arg(), "EXT_ARG"),
         (probe.is_supported(opcode::Read::CODE), "READ"),
+        (probe.is_supported(opcode::Write::CODE), "WRITE"),
+        (probe.is_supported(opcode::Fsync::CODE), "FSYNC"),
         (probe.is_supported(opcode::PollAdd::CODE), "POLL_ADD"),
         (probe.is_supported(opcode::AsyncCancel::CODE), "ASYNC_CANCEL"),
     ];
@@ -152,11 +154,14 @@ fn missing_parts(ring: &IoUring) -> io::Result<Vec<&'static str>> {
 const REGISTER_PBUF_RING: u8 = 22;
 const UNREGISTER_PBUF_RING: u8 = 23;
 
-/// Allows the operations that are used here and nothing else, for good, and enables the ring.
+/// Allows the operations that are used here and nothing else, for good, and enables the ring. Files
+/// are opened, renamed and removed by a thread, which filters see.
 fn restrict(ring: &IoUring) -> io::Result<()> {
     let mut allowed = [
         Restriction::sqe_op(opcode::Nop::CODE),
         Restriction::sqe_op(opcode::Read::CODE),
+        Restriction::sqe_op(opcode::Write::CODE),
+        Restriction::sqe_op(opcode::Fsync::CODE),
         Restriction::sqe_op(opcode::PollAdd::CODE),
         Restriction::sqe_op(opcode::AsyncCancel::CODE),
         Restriction::sqe_op(opcode::AcceptMulti::CODE),
@@ -164,7 +169,9 @@ fn restrict(ring: &IoUring) -> io::Result<()> {
         Restriction::sqe_op(opcode::MsgRingData::CODE),
         Restriction::register_op(REGISTER_PBUF_RING),
         Restriction::register_op(UNREGISTER_PBUF_RING),
-        Restriction::sqe_flags_allowed(squeue::Flags::BUFFER_SELECT.bits()),
+        Restriction::sqe_flags_allowed(
+            (squeue::Flags::BUFFER_SELECT | squeue::Flags::IO_LINK).bits(),
+        ),
     ];
     ring.submitter().register_restrictions(&mut allowed)?;
     ring.submitter().register_enable_rings()
@@ -256,7 +263,9 @@ mod tests {
                 opcode::OpenAt::new(types::Fd(libc::AT_FDCWD), path).build(),
                 opcode::Socket::new(libc::AF_INET, libc::SOCK_STREAM, 0).build(),
                 opcode::Close::new(nobody).build(),
-                opcode::Nop::new().build().flags(squeue::Flags::IO_LINK),
+                opcode::RenameAt::new(nobody, path, nobody, path).build(),
+                opcode::UnlinkAt::new(nobody, path).build(),
+                opcode::Nop::new().build().flags(squeue::Flags::IO_DRAIN),
             ] {
                 // SAFETY: none of them points to memory, but to a text that lives for ever.
                 unsafe { ring.submission().push(&entry) }.unwrap();

@@ -22,7 +22,8 @@ pub enum Purpose {
     Ring = 1,
     /// A message of another reactor. It has done its work by ending the wait.
     Rung = 2,
-    /// The accepts of a listener. All purposes from here on belong to `uring_net.rs`.
+    /// The accepts of a listener. The purposes from here to [`Purpose::CancelWritable`] belong to
+    /// `uring_net.rs`.
     Accept = 3,
     /// The receives of a connection.
     Receive = 4,
@@ -34,13 +35,25 @@ pub enum Purpose {
     CancelReceive = 7,
     /// The cancel of [`Purpose::Writable`].
     CancelWritable = 8,
+    /// A read of a file. The purposes from here on belong to `uring_disk.rs`.
+    DiskRead = 9,
+    /// A write to a file.
+    DiskWrite = 10,
+    /// A sync of a file.
+    DiskSync = 11,
 }
 
 impl Purpose {
     /// True if `uring_net.rs` takes its answers.
     #[inline]
     pub fn is_of_socket(self) -> bool {
-        self as u32 >= Purpose::Accept as u32
+        (Purpose::Accept as u32..=Purpose::CancelWritable as u32).contains(&(self as u32))
+    }
+
+    /// True if `uring_disk.rs` takes its answers.
+    #[inline]
+    pub fn is_of_disk(self) -> bool {
+        self as u32 >= Purpose::DiskRead as u32
     }
 }
 
@@ -64,6 +77,9 @@ pub fn parse_user_data(bits: u64) -> Option<(Purpose, Handle)> {
         6 => Purpose::CancelAccept,
         7 => Purpose::CancelReceive,
         8 => Purpose::CancelWritable,
+        9 => Purpose::DiskRead,
+        10 => Purpose::DiskWrite,
+        11 => Purpose::DiskSync,
         _ => return None,
     };
     Some((purpose, Handle { index: low & ((1 << PURPOSE_SHIFT) - 1), generation }))
@@ -171,7 +187,7 @@ impl Wakes {
             Some((Purpose::Wake, _)) => self.is_armed = false,
             Some((Purpose::Ring, handle)) => self.on_rung(handle, result),
             Some((Purpose::Rung, _)) => {}
-            _ => self.counters.stale_count += 1, // Not ours, or of sockets that were never opened.
+            _ => self.counters.stale_count += 1, // Not ours, or of parts that were never opened.
         }
     }
 }
@@ -185,8 +201,14 @@ mod tests {
 
     #[test]
     fn names_of_entries_survive_the_way_through_the_kernel() {
-        let purposes = [Purpose::Wake, Purpose::Ring, Purpose::Accept, Purpose::CancelWritable];
-        for purpose in purposes {
+        let (of_sockets, of_disks) = (
+            [Purpose::Accept, Purpose::Writable, Purpose::CancelWritable],
+            [Purpose::DiskRead, Purpose::DiskWrite, Purpose::DiskSync],
+        );
+        assert!(of_sockets.iter().all(|purpose| purpose.is_of_socket() && !purpose.is_of_disk()));
+        assert!(of_disks.iter().all(|purpose| purpose.is_of_disk() && !purpose.is_of_socket()));
+        for purpose in [Purpose::Wake, Purpose::Ring].into_iter().chain(of_sockets).chain(of_disks)
+        {
             for handle in [NOBODY, Handle { index: (1 << 24) - 1, generation: u32::MAX }] {
                 assert_eq!(parse_user_data(user_data(purpose, handle)), Some((purpose, handle)));
             }

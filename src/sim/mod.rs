@@ -2,7 +2,8 @@
 //!
 //! No real time, no thread, no randomness of the system. [`world`] has time, pipes and faults.
 //! [`reactor`] is the kernel of that world: a third backend of [`crate::reactor::Reactor`], whose
-//! sockets are in `socket.rs`. Clients connect to them through [`network`]. [`campaign`] drives a
+//! sockets are in `socket.rs`. Clients connect to them through [`network`]. [`disk`] outlives the
+//! reactors that use it, and has crashes and faults of its own. [`campaign`] drives a
 //! real shard in it: producers and subscribers of all kinds, faults, and an oracle. The oracle
 //! knows what each subscriber must have received.
 //!
@@ -29,6 +30,7 @@ mod contract;
 #[cfg(all(test, feature = "server"))]
 mod corpus_tests;
 mod coverage;
+pub mod disk;
 #[cfg(feature = "server")]
 mod door;
 mod ending;

@@ -5,7 +5,7 @@
 //! [`POLL_COST`], and [`SimWorld::advance_to`] at the simulator's will. An actor that has to act at
 //! a certain time sets the horizon: no wait passes it.
 //!
-//! Sockets are in `socket.rs`.
+//! Sockets are in `socket.rs`, and the disk in `disk.rs`.
 
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
@@ -15,10 +15,11 @@ use std::time::Duration;
 use crate::base::Instant;
 use crate::reactor::waker::WakeListener;
 use crate::reactor::{
-    AdoptError, ConnectAddress, ConnectError, ConnectionId, Counters, IoError, ListenAddress,
-    ListenError, ListenOptions, ListenerId, Net, Reactor, ReleasedSocket, SendError,
-    SocketCounters, SocketEvent, SocketLimits, Waker,
+    AdoptError, ConnectAddress, ConnectError, ConnectionId, Counters, Disk, DiskDirectory,
+    DiskSetup, IoError, ListenAddress, ListenError, ListenOptions, ListenerId, Net, Reactor,
+    ReleasedSocket, SendError, SocketCounters, SocketEvent, SocketLimits, Waker,
 };
+use crate::sim::disk::SimPort;
 use crate::sim::socket::SimNet;
 use crate::sim::world::{SimWorld, WALL_ORIGIN_US};
 
@@ -33,6 +34,8 @@ pub struct SimReactor {
     counters: Counters,
     /// The sockets, or `None` until they are opened.
     net: Option<Sockets>,
+    /// The disk, or `None` until it is opened.
+    disk: Option<SimPort>,
 }
 
 /// The sockets of a reactor, and the world that they are in.
@@ -50,6 +53,7 @@ impl SimReactor {
             listener: WakeListener::without_doorbell(),
             counters: Counters::default(),
             net: None,
+            disk: None,
         }
     }
 
@@ -60,10 +64,18 @@ impl SimReactor {
         if let Some(Sockets { net, .. }) = &mut self.net {
             net.step(world, &mut self.counters.sockets);
         }
+        if let Some(disk) = &mut self.disk {
+            disk.step(world.now);
+        }
     }
 
     fn has_event(&self) -> bool {
-        self.listener.is_notified() || self.socket_count() > 0
+        self.listener.is_notified() || self.event_count() > 0
+    }
+
+    /// Number of events that wait to be taken.
+    fn event_count(&self) -> usize {
+        self.socket_count() + self.disk.as_ref().map_or(0, SimPort::event_count)
     }
 
     fn socket_count(&self) -> usize {
@@ -73,7 +85,9 @@ impl SimReactor {
     /// The time of the next event, as far as this reactor can know.
     fn next_pending_event(&self) -> Option<Instant> {
         let sockets = self.net.as_ref().and_then(|sockets| sockets.net.next_pending_event());
-        self.world.world.borrow().next_alarm().into_iter().chain(sockets).min()
+        let disk = self.disk.as_ref().and_then(SimPort::next_pending_event);
+        let alarm = self.world.world.borrow().next_alarm();
+        alarm.into_iter().chain(sockets).chain(disk).min()
     }
 }
 
@@ -97,7 +111,7 @@ impl Reactor for SimReactor {
         self.step();
         let woken = self.listener.take();
         self.counters.woken_count += u64::from(woken);
-        self.socket_count() + usize::from(woken)
+        self.event_count() + usize::from(woken)
     }
 
     /// Waits (R10).
@@ -140,6 +154,21 @@ impl Reactor for SimReactor {
 
     fn net_mut(&mut self) -> Option<(&mut dyn Net, &mut SocketCounters)> {
         Some((self.net.as_mut()?, &mut self.counters.sockets))
+    }
+
+    fn open_disk(&mut self, setup: DiskSetup) -> io::Result<()> {
+        setup.check(self.disk.is_some())?;
+        let DiskDirectory::Path(path) = &setup.directory else {
+            return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP)); // Not simulated.
+        };
+        let world = self.world.world.borrow();
+        let disk = world.disks.get(path).ok_or(io::Error::from_raw_os_error(libc::ENOENT))?;
+        self.disk = Some(SimPort::new(disk, &setup, &self.world));
+        Ok(())
+    }
+
+    fn disk_mut(&mut self) -> Option<&mut dyn Disk> {
+        Some(self.disk.as_mut()?)
     }
 }
 

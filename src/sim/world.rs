@@ -1,14 +1,18 @@
 //! The world that simulated reactors and actors share. It has virtual time from zero, one seeded
-//! source of randomness, alarms, the network (`network.rs`), and the faults of the kernel.
+//! source of randomness, alarms, the network (`network.rs`), disks (`disk.rs`), and the faults of
+//! the kernel.
 //!
 //! One thread. Absent: real time, threads, descriptors. Invariant: time never goes back.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
 use crate::base::{Instant, Random};
 use crate::reactor::{IoError, Waker};
+use crate::sim::disk::SimDisk;
 use crate::sim::network::Network;
 
 /// 2026-01-01 in microseconds: the wall-clock time at virtual time zero.
@@ -62,6 +66,8 @@ pub(super) struct World {
     pub(super) faults: SimFaults,
     alarms: Vec<(Instant, Waker)>,
     pub(super) network: Network,
+    /// The disks, by the paths of their directories.
+    pub(super) disks: BTreeMap<PathBuf, SimDisk>,
 }
 
 pub(super) const EAGAIN: IoError = IoError(libc::EAGAIN);
@@ -76,6 +82,7 @@ impl SimWorld {
             faults,
             alarms: Vec::new(),
             network: Network::default(),
+            disks: BTreeMap::new(),
         };
         SimWorld { world: Rc::new(RefCell::new(world)) }
     }
@@ -101,6 +108,11 @@ impl SimWorld {
     /// Sets the faults of the kernel from now on.
     pub fn set_faults(&self, faults: SimFaults) {
         self.world.borrow_mut().faults = faults;
+    }
+
+    /// Makes `disk` the directory at `path`. A disk that was there before is so no more.
+    pub fn put_disk(&self, path: &Path, disk: &SimDisk) {
+        self.world.borrow_mut().disks.insert(path.to_path_buf(), disk.clone());
     }
 
     /// Wakes a reactor when time reaches `instant`.

@@ -1,11 +1,12 @@
 //! One conformance list for `streamdoor::reactor::Reactor`, run against io_uring, mio and the
-//! simulator. R1 to R26 are the numbers in the contract of the trait. Properties of real
+//! simulator. R1 to R36 are the numbers in the contract of the trait. Properties of real
 //! descriptors (terminals, files, flags) are tested beside the backends.
 //!
 //! `SEED=n cargo test --lib sim::contract` runs one seed instead of all.
 
 mod addresses;
 mod connects;
+mod disks;
 mod exhaustion;
 mod listeners;
 mod moves;
@@ -169,6 +170,20 @@ conformance! {
     connects::a_dropped_reactor_gives_up_what_it_asked_for
     connects::out_of_descriptors_nothing_is_left_behind
     connects::a_storm_of_tries_and_closes_loses_nothing
+    disks::a_file_gives_back_what_was_written_to_it
+    disks::every_request_completes_once_and_gives_its_buffer_back
+    disks::a_read_at_the_end_of_a_file_has_fewer_bytes
+    disks::what_does_not_exist_is_an_error_value
+    disks::a_closed_file_names_nothing_and_what_was_in_flight_completes
+    disks::a_rename_replaces_and_a_list_tells
+    disks::no_more_operations_than_allowed_are_in_flight
+    disks::no_more_files_than_allowed_are_open
+    disks::a_completion_ends_a_wait_and_is_counted_until_it_is_taken
+    disks::wakes_and_completions_do_not_hide_each_other
+    disks::a_disk_and_sockets_serve_one_reactor
+    disks::a_reactor_has_one_disk_or_none
+    disks::operations_in_disorder_lose_no_byte
+    disks::a_dropped_reactor_carries_out_what_it_took_and_leaks_nothing
 }
 
 macro_rules! conformance_of_threads {
