@@ -156,6 +156,11 @@ impl Journal {
         &self.counters
     }
 
+    /// The number of the segment that is being filled.
+    pub fn current_segment(&self) -> u64 {
+        self.segments.current
+    }
+
     /// The failure of the disk, if it has failed.
     pub fn fault(&self) -> Option<Fault> {
         self.fault

@@ -54,7 +54,7 @@ mod walk;
 
 pub use catalogue::{Extent, Kept, KeptId, Living, Record};
 pub use journal::{Append, Counters, Fault, Journal, Refused};
-pub use locate::{Place, Search};
+pub use locate::{Found, Place, Search};
 
 use crate::base::{Instant, PageBuffer};
 use crate::limits::{JOURNAL_SEGMENT_BYTES, JOURNAL_SEGMENT_BYTES_MIN};

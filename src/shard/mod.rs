@@ -30,6 +30,8 @@ mod feed;
 mod give;
 pub(crate) mod growth;
 pub(crate) mod handle;
+#[cfg(feature = "journal")]
+pub mod journal;
 mod memory;
 pub(crate) mod outlet;
 pub(crate) mod pages;

@@ -1,0 +1,188 @@
+//! Opens the journal of a shard, while nothing else runs on its reactor.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+
+use super::files::{JournalFiles, is_unfinished, prepared_name, segment_name, segment_of};
+use crate::base::PageBuffer;
+use crate::journal::format::{Lsn, SegmentHeader};
+use crate::journal::recovery::{Files, Recovered, RecoveryError, recover};
+use crate::journal::{Moment, Setup};
+use crate::limits::{DISK_FILES_MAX, JOURNAL_BLOCK_BYTES_MAX, JOURNAL_PAGE_BYTES};
+use crate::reactor::{
+    DiskAnswer, DiskDone, DiskRequest, DiskSetup, DiskWork, FileId, FileName, Reactor,
+};
+
+/// The reason why a journal could not be opened.
+#[derive(Debug)]
+pub enum OpenJournalError {
+    /// The directory cannot be used.
+    Directory(io::Error),
+    /// The files cannot be used.
+    Files(RecoveryError),
+}
+
+/// Opens the disk of `reactor` and the journal on it. Returns the journal and its files.
+///
+/// # Errors
+/// [`OpenJournalError`].
+pub fn open_journal<R: Reactor>(
+    reactor: &mut R,
+    disk: DiskSetup,
+    setup: &Setup,
+) -> Result<(Recovered, JournalFiles), OpenJournalError> {
+    reactor.open_disk(disk).map_err(OpenJournalError::Directory)?;
+    let mut waiting = Waiting { reactor, open: BTreeMap::new() };
+    waiting.remove_unfinished().map_err(OpenJournalError::Directory)?;
+    let moment = Moment { now: waiting.reactor.now(), wall_us: waiting.reactor.wall_us() };
+    let recovered = recover(&mut waiting, setup, moment).map_err(OpenJournalError::Files)?;
+    let first = recovered.journal.current_segment();
+    let files = waiting.keep_only(first).map_err(OpenJournalError::Directory)?;
+    Ok((recovered, files))
+}
+
+/// A reactor whose owner waits for each operation.
+struct Waiting<'a, R> {
+    reactor: &'a mut R,
+    open: BTreeMap<u64, FileId>,
+}
+
+impl<R: Reactor> Waiting<'_, R> {
+    fn carry_out(&mut self, work: DiskWork) -> DiskDone {
+        let request = DiskRequest { token: 0, work };
+        self.reactor.submit_disk(request).expect("nothing else is under way");
+        loop {
+            self.reactor.poll();
+            if let Some(done) = self.reactor.next_disk_event() {
+                return done;
+            }
+            self.reactor.wait(None);
+        }
+    }
+
+    fn done(&mut self, work: DiskWork) -> io::Result<()> {
+        self.carry_out(work).result.map(|_| ())
+    }
+
+    fn file(&mut self, segment_number: u64) -> io::Result<FileId> {
+        if let Some(file) = self.open.get(&segment_number) {
+            return Ok(*file);
+        }
+        if self.open.len() + 1 >= DISK_FILES_MAX as usize
+            && let Some((_, file)) = self.open.pop_first()
+        {
+            self.done(DiskWork::Close { file })?;
+        }
+        let answer = self.carry_out(DiskWork::Open { name: segment_name(segment_number) }).result?;
+        let DiskAnswer::File { file, .. } = answer else {
+            panic!("a file was opened, and the answer is {answer:?}");
+        };
+        self.open.insert(segment_number, file);
+        Ok(file)
+    }
+
+    fn names(&mut self) -> io::Result<Vec<(FileName, u64)>> {
+        match self.carry_out(DiskWork::List).result? {
+            DiskAnswer::Names(names) => Ok(names),
+            other => panic!("files were listed, and the answer is {other:?}"),
+        }
+    }
+
+    /// Removes what a crash has left of segments that were being made.
+    fn remove_unfinished(&mut self) -> io::Result<()> {
+        for (name, _) in self.names()? {
+            if is_unfinished(&name) {
+                self.done(DiskWork::Remove { name })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes all files but that of one segment.
+    fn keep_only(mut self, segment_number: u64) -> io::Result<JournalFiles> {
+        let mut files = JournalFiles::default();
+        let file = self.file(segment_number)?;
+        self.open.remove(&segment_number);
+        for (_, file) in std::mem::take(&mut self.open) {
+            self.done(DiskWork::Close { file })?;
+        }
+        files.add(segment_number, file);
+        Ok(files)
+    }
+}
+
+impl<R: Reactor> Files for Waiting<'_, R> {
+    fn segments(&mut self) -> io::Result<Vec<(u64, u64)>> {
+        let names = self.names()?.into_iter();
+        Ok(names.filter_map(|(name, bytes)| Some((segment_of(&name)?, bytes))).collect())
+    }
+
+    fn read(&mut self, lsn: Lsn, buffer: &mut [u8]) -> io::Result<usize> {
+        let file = self.file(lsn.segment_number())?;
+        let mut read = 0;
+        while read < buffer.len() {
+            let bytes = (buffer.len() - read).min(JOURNAL_BLOCK_BYTES_MAX as usize);
+            let page_bytes = bytes.next_multiple_of(JOURNAL_PAGE_BYTES as usize);
+            let offset = u64::from(lsn.offset_bytes()) + read as u64;
+            let page = PageBuffer::new(page_bytes);
+            let work = DiskWork::Read { file, offset, buffer: page, bytes: bytes as u32 };
+            let done = self.carry_out(work);
+            let DiskAnswer::Bytes(taken) = done.result? else { panic!("a file was read") };
+            let from = done.buffer.expect("a read has one");
+            buffer[read..read + taken as usize].copy_from_slice(&from[..taken as usize]);
+            read += taken as usize;
+            if (taken as usize) < bytes {
+                break;
+            }
+        }
+        Ok(read)
+    }
+
+    fn write(&mut self, lsn: Lsn, bytes: &[u8]) -> io::Result<()> {
+        let file = self.file(lsn.segment_number())?;
+        let mut buffer = PageBuffer::new(bytes.len());
+        buffer.copy_from_slice(bytes);
+        let (offset, bytes) = (u64::from(lsn.offset_bytes()), bytes.len() as u32);
+        self.done(DiskWork::Write { file, offset, buffer, bytes, sync: false })
+    }
+
+    fn sync(&mut self, segment_number: u64) -> io::Result<()> {
+        let file = self.file(segment_number)?;
+        self.done(DiskWork::Sync { file })
+    }
+
+    fn create(&mut self, header: &SegmentHeader) -> io::Result<()> {
+        let number = header.segment_number;
+        let name = prepared_name(number);
+        let work = DiskWork::Create { name, bytes: header.segment_bytes.into() };
+        let DiskAnswer::File { file, .. } = self.carry_out(work).result? else {
+            panic!("a file was made");
+        };
+        let mut buffer = PageBuffer::new(JOURNAL_PAGE_BYTES as usize);
+        header.encode(&mut buffer);
+        let bytes = JOURNAL_PAGE_BYTES;
+        self.done(DiskWork::Write { file, offset: 0, buffer, bytes, sync: true })?;
+        self.done(DiskWork::Rename { from: prepared_name(number), to: segment_name(number) })?;
+        self.open.insert(number, file);
+        Ok(())
+    }
+
+    fn remove(&mut self, segment_number: u64) -> io::Result<()> {
+        if let Some(file) = self.open.remove(&segment_number) {
+            self.done(DiskWork::Close { file })?;
+        }
+        self.done(DiskWork::Remove { name: segment_name(segment_number) })
+    }
+}
+
+impl fmt::Display for OpenJournalError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OpenJournalError::Directory(error) => write!(out, "the directory: {error}"),
+            OpenJournalError::Files(error) => error.fmt(out),
+        }
+    }
+}
+
+impl std::error::Error for OpenJournalError {}
