@@ -168,11 +168,6 @@ impl Commit {
         self.open.as_mut().map(|open| &mut open.block)
     }
 
-    /// True if everything that was appended was taken by the kernel.
-    pub fn is_all_written(&self) -> bool {
-        self.open.is_none() && self.written == self.next
-    }
-
     /// True if everything that was appended is on the disk.
     pub fn is_all_synced(&self) -> bool {
         self.open.is_none() && (self.synced == self.next || self.dirty_since.is_none())

@@ -120,7 +120,6 @@ struct Model {
     durability: Durability,
     /// The chunks; a missing one is `None`.
     chunks: Vec<Option<(Kind, Vec<u8>)>>,
-    details: Vec<u8>,
     /// One past the last chunk that was acknowledged.
     acked: u64,
     has_ended: bool,
@@ -199,7 +198,7 @@ impl World {
             .expect("two");
         let details = vec![id as u8; self.random.below(300) as usize];
         let Ok(name) = self.journal.open(id, durability, &details, self.moment) else { return };
-        self.models.insert(id, Model { durability, details, ..Model::default() });
+        self.models.insert(id, Model { durability, ..Model::default() });
         self.running.push((id, name));
     }
 
