@@ -413,25 +413,23 @@ impl<'a> Chunks<'a> {
     }
 }
 
-/// The findings at a place of a block.
-#[derive(Clone, Copy, Debug)]
-pub enum Found<'a> {
-    /// A run.
-    Run(Run<'a>),
-    /// Bytes that are no run. The next one, if there is one, begins elsewhere.
-    Rot {
-        /// The first of the bytes.
-        from: Lsn,
-        /// One past the last.
-        until: Lsn,
-        /// The damage of the first.
-        damage: Damage,
-    },
+/// Bytes of a block that are no run. The next one, if there is one, begins elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rot {
+    /// The first of the bytes.
+    pub from: Lsn,
+    /// One past the last.
+    pub until: Lsn,
+    /// The damage of the first.
+    pub damage: Damage,
 }
 
 /// The runs of a block whose header is right. A bad run is skipped: the next one is looked for at
 /// each multiple of eight bytes.
-pub fn runs<'a>(header: &BlockHeader, block: &'a [u8]) -> impl Iterator<Item = Found<'a>> {
+pub fn runs<'a>(
+    header: &BlockHeader,
+    block: &'a [u8],
+) -> impl Iterator<Item = Result<Run<'a>, Rot>> {
     let lsn = header.lsn;
     let used = &block[..(header.used_bytes as usize).min(block.len())];
     let mut at = BLOCK_HEADER_BYTES as usize;
@@ -443,7 +441,7 @@ pub fn runs<'a>(header: &BlockHeader, block: &'a [u8]) -> impl Iterator<Item = F
         match Run::decode(from, &used[at..]) {
             Ok(run) => {
                 at += run.header.bytes as usize;
-                Some(Found::Run(run))
+                Some(Ok(run))
             }
             Err(damage) => {
                 let step = ALIGN_BYTES as usize;
@@ -452,7 +450,7 @@ pub fn runs<'a>(header: &BlockHeader, block: &'a [u8]) -> impl Iterator<Item = F
                     at += step;
                 }
                 at = at.min(used.len());
-                Some(Found::Rot { from, until: lsn.after(at as u32), damage })
+                Some(Err(Rot { from, until: lsn.after(at as u32), damage }))
             }
         }
     })
@@ -507,12 +505,7 @@ mod tests {
         let block = &bytes[..length as usize];
         let header = BlockHeader::decode(JOURNAL, lsn, block).unwrap();
         assert!(is_padded(&header, block));
-        let runs: Vec<Run<'_>> = runs(&header, block)
-            .map(|found| match found {
-                Found::Run(run) => run,
-                Found::Rot { .. } => panic!("{found:?}"),
-            })
-            .collect();
+        let runs: Vec<Run<'_>> = runs(&header, block).map(Result::unwrap).collect();
         assert_eq!(runs.len() as u32, header.run_count);
         let kinds: Vec<RunKind> = runs.iter().map(|run| run.header.kind).collect();
         use RunKind::{Chunks, Ended, Opened};
@@ -543,12 +536,7 @@ mod tests {
         let (bytes, length) = block.close(JOURNAL, &stamp());
         let block = &bytes[..length as usize];
         let header = BlockHeader::decode(JOURNAL, Lsn(0), block).unwrap();
-        let counts: Vec<u32> = runs(&header, block)
-            .map(|found| match found {
-                Found::Run(run) => run.header.count,
-                Found::Rot { .. } => panic!("{found:?}"),
-            })
-            .collect();
+        let counts: Vec<u32> = runs(&header, block).map(|run| run.unwrap().header.count).collect();
         assert_eq!(counts, [DELIVERY_CHUNKS_MAX, 1, 1]);
     }
 
@@ -567,12 +555,8 @@ mod tests {
         let (bytes, length) = block.close(JOURNAL, &stamp());
         assert_eq!(length, JOURNAL_PAGE_BYTES);
         let header = BlockHeader::decode(JOURNAL, Lsn(0), &bytes).unwrap();
-        let count: u64 = runs(&header, &bytes)
-            .map(|found| match found {
-                Found::Run(run) => u64::from(run.header.count),
-                Found::Rot { .. } => panic!("{found:?}"),
-            })
-            .sum();
+        let count: u64 =
+            runs(&header, &bytes).map(|run| u64::from(run.unwrap().header.count)).sum();
         assert_eq!(count, seq - 1);
     }
 }

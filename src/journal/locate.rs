@@ -3,7 +3,7 @@
 use super::catalogue::KeptId;
 use super::format::{Damage, Lsn};
 use super::index::{RUNS_PER_PAGE, RunRow, decode_page};
-use super::journal::Journal;
+use super::machine::Journal;
 use super::table::Table;
 use crate::limits::JOURNAL_PAGE_BYTES;
 

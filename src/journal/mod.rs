@@ -14,7 +14,7 @@
 //!   the index, [`records`] those of records.
 //! - `commit.rs`: group commit. `table.rs`: the runs of the present segment.
 //! - `catalogue.rs`: the executions. `segments.rs`: the lives of segments, and retention.
-//! - `journal.rs`: the machine. `seal.rs` writes the index of a full segment, `locate.rs` finds
+//! - `machine.rs`: the machine. `seal.rs` writes the index of a full segment, `locate.rs` finds
 //!   chunks, `retain.rs` removes them.
 //! - [`recovery`]: the state of a journal from its files alone. `walk.rs` walks over blocks.
 //!
@@ -38,8 +38,8 @@ mod catalogue;
 mod commit;
 pub mod format;
 pub mod index;
-mod journal;
 mod locate;
+mod machine;
 #[cfg(test)]
 mod model_tests;
 pub mod records;
@@ -53,8 +53,8 @@ mod table;
 mod walk;
 
 pub use catalogue::{Extent, Kept, KeptId, Living, Record};
-pub use journal::{Append, Counters, Fault, Journal, Refused};
 pub use locate::{Found, Place, Search};
+pub use machine::{Append, Counters, Fault, Journal, Refused};
 
 use crate::base::{Instant, PageBuffer};
 use crate::limits::{JOURNAL_SEGMENT_BYTES, JOURNAL_SEGMENT_BYTES_MIN};

@@ -19,7 +19,7 @@ use super::catalogue::{Catalogue, Kept, KeptId, Living, Record};
 use super::commit::TouchHint;
 use super::format::{Damage, Lsn, RunKind, SegmentHeader};
 use super::index::{ExecutionRow, RecordPlace, RunRow, Trailer, decode_page};
-use super::journal::Journal;
+use super::machine::Journal;
 use super::records::{Ended, Opened};
 use super::seal::{self, Sealing};
 use super::segments::Sealed;

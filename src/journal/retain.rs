@@ -4,7 +4,7 @@ use super::Moment;
 use super::block::Position;
 use super::catalogue::{Kept, KeptId, Record};
 use super::format::{Lsn, RunKind};
-use super::journal::{Journal, Reserve, place};
+use super::machine::{Journal, Reserve, place};
 use super::records::Opened;
 use super::segments::Vacating;
 

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::block::{Found, is_padded, runs};
+use super::block::{Rot, is_padded, runs};
 use super::format::{BlockHeader, Lsn, RunKind};
 use super::recovery::{Contents, Files, RecoveryError};
 use super::table::Table;
@@ -217,8 +217,8 @@ impl<'a> Walk<'a> {
         let bytes = self.window.at(files, header.lsn, self.segment_bytes)?;
         for found in runs(header, bytes) {
             match found {
-                Found::Run(run) => contents.take_run(table, *number, &run),
-                Found::Rot { from, until, .. } => contents.findings.corrupt.push((from, until)),
+                Ok(run) => contents.take_run(table, *number, &run),
+                Err(Rot { from, until, .. }) => contents.findings.corrupt.push((from, until)),
             }
         }
         Ok(())
@@ -230,7 +230,7 @@ fn is_whole(header: &BlockHeader, bytes: &[u8]) -> bool {
     let Some(block) = bytes.get(..header.bytes as usize) else { return false };
     let mut run_count = 0;
     for found in runs(header, block) {
-        let Found::Run(run) = found else { return false };
+        let Ok(run) = found else { return false };
         run_count += 1;
         let is_sound = match run.header.kind {
             RunKind::Chunks => run.chunks().all(|chunk| chunk.is_ok()),
