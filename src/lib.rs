@@ -303,7 +303,6 @@ pub mod base;
 pub mod endpoint;
 #[doc(hidden)]
 pub mod engine;
-#[cfg(feature = "journal")]
 #[doc(hidden)]
 pub mod journal;
 #[doc(hidden)]

@@ -2,8 +2,8 @@
 //!
 //! *The journal remembers.* It gets each chunk when the engine is told of it, and keeps it in
 //! files. No crash, power cut or bad disk turns them into wrong answers. It makes no system call
-//! and reads no clock. [`Journal::poll_wish`] returns what it wants of the disk, [`Journal::on_done`]
-//! takes the results, and `now` is an argument.
+//! and reads no clock: `now` is an argument. [`Journal::poll_wish`] returns what it wants of the
+//! disk, and [`Journal::on_done`] takes the results.
 //!
 //! Absent: knowledge of subscribers and of what chunks mean. A reader asks [`Journal::locate`] for
 //! the place of a chunk, reads there by itself, and checks the bytes with [`block`].

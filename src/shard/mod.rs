@@ -30,7 +30,7 @@ mod feed;
 mod give;
 pub(crate) mod growth;
 pub(crate) mod handle;
-#[cfg(feature = "journal")]
+#[doc(hidden)]
 pub mod journal;
 mod memory;
 pub(crate) mod outlet;
