@@ -68,6 +68,16 @@ impl Search {
         Lsn::new(self.segment_number, offset_bytes)
     }
 
+    /// The chunk that is looked for.
+    pub fn seq(&self) -> u64 {
+        self.seq
+    }
+
+    /// The result if the page cannot be read.
+    pub fn give_up(&self) -> Place {
+        Place::Corrupt { until_seq: self.until_seq }
+    }
+
     /// Looks at that page.
     pub fn on_page(&mut self, page: &[u8]) -> Found {
         let corrupt = Found::Place(Place::Corrupt { until_seq: self.until_seq });

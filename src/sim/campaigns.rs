@@ -17,7 +17,7 @@ use std::sync::Mutex;
 use crate::reactor::Clock;
 use crate::sim::campaign::{Coverage, Summary, run_seed};
 #[cfg(feature = "server")]
-use crate::sim::server::SeedSummary;
+use crate::sim::server::{SeedSummary, run_agent_seed, run_server_seed};
 
 const SEEDS_BY_DEFAULT: u64 = 100;
 /// Number of seeds from which on everything that can happen must have happened.
@@ -101,6 +101,15 @@ fn run_seeds_until(first: u64, count: u64, failures_max: usize) -> Totals {
     totals.into_inner().unwrap()
 }
 
+/// The simulator with a journal on a disk that is slow, fails, lies and loses its power.
+#[test]
+fn journal_campaign() {
+    over_seeds("journal", |seed, verbose| {
+        let summary = crate::sim::journal::run_journal_seed(seed, verbose)?;
+        Ok((summary.hash, summary.happened))
+    });
+}
+
 /// Plants a bug and runs seeds until one finds it. Panics if none of `count` seeds does.
 fn hunt(number: u64, first: u64, count: u64) {
     let bug = u8::try_from(number).ok().and_then(crate::base::planted::plant);
@@ -176,29 +185,33 @@ fn every_seed_is_large_enough_to_mean_something() {
 }
 
 /// The events of a seed, each with its count.
-#[cfg(feature = "server")]
 type Happened = Vec<(&'static str, u64)>;
 
 /// The simulator with the whole server.
 #[cfg(feature = "server")]
 #[test]
 fn server_campaign() {
-    over_seeds("server", crate::sim::server::run_server_seed);
+    over_seeds("server", |seed, verbose| summed(run_server_seed(seed, verbose)?));
 }
 
 /// The simulator with agent runs on the server, and a model server that misbehaves.
 #[cfg(feature = "server")]
 #[test]
 fn agent_campaign() {
-    over_seeds("agents", crate::sim::server::run_agent_seed);
+    over_seeds("agents", |seed, verbose| summed(run_agent_seed(seed, verbose)?));
 }
 
 #[cfg(feature = "server")]
-fn over_seeds(what: &str, run: impl Fn(u64, bool) -> Result<SeedSummary, String> + Sync) {
+fn summed(summary: SeedSummary) -> Result<(u64, Happened), String> {
+    Ok((summary.actions_hash, summary.happened))
+}
+
+/// Runs the seeds on all cores. `run` returns the hash of a seed and its events.
+fn over_seeds(what: &str, run: impl Fn(u64, bool) -> Result<(u64, Happened), String> + Sync) {
     let verbose = number("SIM_VERBOSE").is_some();
     if let Some(seed) = number("SIM_SEED") {
         let summary = run(seed, verbose).unwrap_or_else(|text| panic!("{text}"));
-        println!("{:#?}", summary.happened);
+        println!("{:#?}", summary.1);
         return;
     }
     let count = number("SIM_SEEDS").unwrap_or(SEEDS_BY_DEFAULT);
@@ -219,13 +232,13 @@ fn over_seeds(what: &str, run: impl Fn(u64, bool) -> Result<SeedSummary, String>
             }
             match run(seed, verbose) {
                 Err(text) => failures.lock().unwrap().push(text),
-                Ok(summary) => {
-                    hashes.lock().unwrap().push((seed, summary.actions_hash));
+                Ok((hash, of_seed)) => {
+                    hashes.lock().unwrap().push((seed, hash));
                     let mut happened = happened.lock().unwrap();
                     if happened.is_empty() {
-                        *happened = summary.happened;
+                        *happened = of_seed;
                     } else {
-                        happened.iter_mut().zip(summary.happened).for_each(|(a, b)| a.1 += b.1);
+                        happened.iter_mut().zip(of_seed).for_each(|(a, b)| a.1 += b.1);
                     }
                 }
             }

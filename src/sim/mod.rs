@@ -39,6 +39,8 @@ mod follower;
 #[cfg(test)]
 mod idle_tests;
 mod joins;
+#[cfg(test)]
+mod journal;
 mod model;
 pub mod network;
 #[cfg(all(test, feature = "server"))]
