@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::base::{ExecutionId, Handle, Instant, ProgressToken, SubscriberId};
 use crate::engine::progress::ProgressSource;
 use crate::limits;
-use crate::stream::{Exit, Kind, KindTotals, Kinds, Policy, ProgressReport, Totals};
+use crate::stream::{Exit, GapReason, Kind, KindTotals, Kinds, Policy, ProgressReport, Totals};
 
 /// A fact for [`crate::engine::Engine::handle`]. An [`ExecutionId`] comes from a caller and is
 /// checked; a [`Handle`] is one that the engine gave to the shard.
@@ -83,6 +83,22 @@ pub enum Event<'a> {
     /// The producer is gone; nothing more will be published.
     ProducerEnded(Handle, ProducerEnd<'a>),
 
+    // --- The disk ---
+    /// The disk holds no chunk of an execution before this one any more, but everything from it to
+    /// what the ring holds. These are the totals of all chunks before it. It never moves back.
+    KeptFrom(Handle, u64, &'a KindTotals),
+    /// The answer to [`crate::engine::Action::Fetch`], for the stretch from the cursor to before
+    /// `until_seq`. It may be a part of what was asked for, but is not empty. A subscriber that has
+    /// left is ignored.
+    Fetched {
+        /// The subscriber that was asked for.
+        subscriber: SubscriberId,
+        /// One past the last chunk of the stretch.
+        until_seq: u64,
+        /// The content of the stretch.
+        result: Fetched,
+    },
+
     // --- Subscribers ---
     /// A subscriber can take this many chunks of its kinds now (`u32::MAX`: any number).
     Demand(SubscriberId, u32),
@@ -108,6 +124,26 @@ pub enum Event<'a> {
     /// The shard shuts down. The engine opens no more executions, stops those that run, and
     /// detaches all subscribers with `detached: shutdown`.
     Shutdown,
+}
+
+/// The content of a stretch of chunks that the disk was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fetched {
+    /// The shard has just given the subscriber the chunks of its kinds, all of them.
+    Given {
+        /// Totals of these chunks.
+        totals: Totals,
+        /// The last of these chunks; ignored if there is none.
+        last_seq: u64,
+    },
+    /// The stretch cannot be given. The engine tells the subscriber of the gap, unless no chunk of
+    /// its kinds is missing.
+    Lost {
+        /// The reason: `corrupt`, `expired` or `unwritten`.
+        reason: GapReason,
+        /// Totals of the chunks of its kinds in the stretch.
+        totals: Totals,
+    },
 }
 
 /// Unguessable numbers for one execution. The engine has no source of randomness of its own.
@@ -168,6 +204,8 @@ pub struct OpenSpec {
     pub progress: ProgressSource,
     /// Approximate number of payload bytes in all, if known.
     pub bytes_expected: Option<u64>,
+    /// True if the disk keeps every chunk from the first, until [`Event::KeptFrom`] says otherwise.
+    pub kept: bool,
     /// The ring that the execution is expected to get.
     pub ring: RingFacts,
 }
@@ -191,6 +229,7 @@ impl OpenSpec {
             secret: Secret::default(),
             progress: ProgressSource::Tool,
             bytes_expected: None,
+            kept: false,
             ring,
         }
     }

@@ -5,7 +5,8 @@
 //! Invariants ([`Execution::audit`]):
 //! - E1: the log only grows while the producer is active or stopping.
 //! - E2: the gate is at or before every gating cursor, and before the chunks that are kept for
-//!   subscribers that may come back. It moves back only when a reader attaches.
+//!   subscribers that may come back. It moves back only when a reader attaches or
+//!   comes level.
 //! - E3: an outcome is decided once.
 //! - E4: a timer is armed only in the states that it belongs to. It is noted in one place until it
 //!   fires or is disarmed.
@@ -116,6 +117,10 @@ impl Timers {
 impl Execution {
     pub fn new(id: ExecutionId, spec: OpenSpec, now: Instant) -> Execution {
         spec.ring.assert_sound();
+        let mut log = ChunkLog::detached();
+        if spec.kept {
+            log.keep();
+        }
         Execution {
             id,
             token: None,
@@ -127,7 +132,7 @@ impl Execution {
             stop_outcome: None,
             error: None,
             exit: None,
-            log: ChunkLog::detached(),
+            log,
             audience: Audience::default(),
             dirty: false,
             gating: Gating::default(),
@@ -224,6 +229,9 @@ impl Execution {
         assert!(self.log.head_seq() == 0); // Without a ring nothing was published (E1).
         self.ring = Some(ring);
         self.log = ChunkLog::new(ring.slot_count);
+        if self.spec.kept {
+            self.log.keep();
+        }
         self.enter(ExecutionState::Running);
         let filters = |local: &Local| !local.terms.kinds.is_all();
         if self.audience.locals.positions().any(|(local, _)| filters(local)) {

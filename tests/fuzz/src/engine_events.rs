@@ -162,6 +162,7 @@ impl World {
             Action::Deliver { execution, from_seq, until_seq } => {
                 self.deliver(execution, from_seq, until_seq, draw);
             }
+            Action::Fetch { .. } => unreachable!("nothing is kept on disk"),
             Action::Gap(subscriber, execution, gap) => {
                 let head_seq = self.run(execution).head_seq;
                 let sub = self.sub(subscriber);
