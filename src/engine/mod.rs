@@ -64,6 +64,8 @@ pub mod wheel;
 #[cfg(test)]
 mod delivery_tests;
 #[cfg(test)]
+mod fetch_model_tests;
+#[cfg(test)]
 mod fetch_tests;
 #[cfg(test)]
 mod found_tests;

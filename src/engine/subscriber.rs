@@ -476,6 +476,12 @@ impl Local {
         }
     }
 
+    /// True if it is given chunks from the disk where the ring holds them no longer.
+    fn reads_from_disk(&self, log: &ChunkLog) -> bool {
+        let wants_all = matches!(self.terms.policy, Policy::Block | Policy::Replay);
+        log.is_kept() && (wants_all || self.cursor.is_away())
+    }
+
     /// Takes back what was not given from chunk `from_seq` on, and asks the disk for the chunks
     /// through `to_seq`, which the ring holds no longer. The log does not know that yet.
     fn fetch_overtaken(&mut self, from_seq: u64, to_seq: u64, log: &ChunkLog) -> Option<Fetch> {
@@ -489,10 +495,16 @@ impl Local {
         if self.demand != u32::MAX {
             self.demand = self.demand.saturating_add(back.chunks as u32).min(u32::MAX - 1);
         }
-        // What is not known to be unacknowledged counts as acknowledged.
-        let before = (log.tail_seq()..from_seq).rev().find(wanted);
-        self.detail.reported_seq = before.unwrap_or(self.detail.acked_seq.min(from_seq - 1));
+        self.detail.reported_seq = self.last_reported_before(from_seq, log);
         self.fetch(to_seq + 1)
+    }
+
+    /// Returns the last chunk of its kinds before `seq` that it was told of. What is not known to be
+    /// unacknowledged counts as acknowledged.
+    fn last_reported_before(&self, seq: u64, log: &ChunkLog) -> u64 {
+        let wanted = |&seq: &u64| self.terms.kinds.contains(log.meta(seq).kind);
+        let last_seq = (log.tail_seq()..seq).rev().find(wanted);
+        last_seq.unwrap_or(self.detail.acked_seq.min(seq - 1))
     }
 
     /// True while the subscriber has not been told of all chunks that were gone when it attached.
@@ -621,14 +633,15 @@ impl Local {
                 sum
             })
         };
-        let missed = sum(from_seq..to_seq + 1);
         assert!(self.fetch_until_seq == 0); // It was given chunks of the ring.
-        let is_kept = log.kept_from_seq() <= from_seq;
-        let blocks_or_replays = matches!(self.terms.policy, Policy::Block | Policy::Replay);
-        if missed.chunks > 0 && is_kept && (blocks_or_replays || self.cursor.is_away()) {
+        let kept_from_seq = if self.reads_from_disk(log) { log.kept_from_seq() } else { u64::MAX };
+        if kept_from_seq <= from_seq && sum(from_seq..to_seq + 1).chunks > 0 {
             let fetch = self.fetch_overtaken(from_seq, to_seq, log);
             return fetch.map_or(Overtaken::NothingMissed, Overtaken::Fetch);
         }
+        // The rest, which the disk still holds, will be found to be overwritten in its turn.
+        let to_seq = if kept_from_seq <= from_seq { to_seq } else { to_seq.min(kept_from_seq - 1) };
+        let missed = sum(from_seq..to_seq + 1);
         if self.terms.policy == Policy::Disconnect && missed.chunks > 0 {
             let seen = self.cursor.seen - sum(from_seq..next_seq);
             self.cursor = Cursor::new(from_seq, seen);
@@ -640,12 +653,14 @@ impl Local {
             _ => self.cursor.jumped_to(to_seq + 1, seen),
         };
         self.detail.missed = self.detail.missed + missed;
-        self.detail.reported_seq = to_seq;
         if missed.chunks == 0 {
+            self.detail.reported_seq = self.last_reported_before(from_seq, log);
             return Overtaken::NothingMissed;
         }
+        self.detail.reported_seq = to_seq;
         // Once a `block` subscriber is attached, the gate protects its chunks.
         let reason = match self.terms.policy {
+            _ if self.reads_from_disk(log) => GapReason::Expired,
             Policy::Block => GapReason::Late,
             _ => GapReason::Overtaken,
         };
