@@ -1,5 +1,7 @@
 //! The life cycle of a subscriber: attached, requesting, acknowledging, lost, reattached, removed.
 
+use std::ops::Range;
+
 use crate::base::planted::{Planted, planted};
 use crate::base::{ExecutionId, Handle, SubscriberId};
 use crate::engine::action::{
@@ -300,11 +302,11 @@ impl Engine {
     }
 
     /// Takes the answer of the disk. A subscriber that has left meanwhile is told nothing more.
-    pub(super) fn fetched(&mut self, subscriber: SubscriberId, until_seq: u64, result: Fetched) {
+    pub(super) fn fetched(&mut self, subscriber: SubscriberId, seqs: Range<u64>, result: Fetched) {
         let Some((e, at)) = self.registry.local_seat(subscriber) else { return };
         let local = &mut e.audience.locals.apart()[at];
         assert!(local.id == subscriber);
-        if let Some(gap) = local.fetched(until_seq, result, &e.log) {
+        if let Some(gap) = local.fetched(seqs, result, &e.log) {
             self.effects.count_gap(&gap);
             self.effects.push(Action::Gap(subscriber, e.handle(), gap));
         }

@@ -87,12 +87,14 @@ pub enum Event<'a> {
     /// The disk holds no chunk of an execution before this one any more, but everything from it to
     /// what the ring holds. These are the totals of all chunks before it. It never moves back.
     KeptFrom(Handle, u64, &'a KindTotals),
-    /// The answer to [`crate::engine::Action::Fetch`], for the stretch from the cursor to before
-    /// `until_seq`. It may be a part of what was asked for, but is not empty. A subscriber that has
-    /// left is ignored.
+    /// The answer to [`crate::engine::Action::Fetch`], for the stretch `from_seq..until_seq`. It
+    /// begins where the question begins. It may be a part of what was asked for, but is not empty. A
+    /// subscriber that has left is ignored.
     Fetched {
         /// The subscriber that was asked for.
         subscriber: SubscriberId,
+        /// The first chunk of the stretch: the subscriber's next one.
+        from_seq: u64,
         /// One past the last chunk of the stretch.
         until_seq: u64,
         /// The content of the stretch.
@@ -102,7 +104,8 @@ pub enum Event<'a> {
     // --- Subscribers ---
     /// A subscriber can take this many chunks of its kinds now (`u32::MAX`: any number).
     Demand(SubscriberId, u32),
-    /// A subscriber's connection broke. A `block` subscriber keeps its place for a while.
+    /// A subscriber's connection broke. A `block` subscriber keeps its place for a while, unless its
+    /// execution is kept on disk, where it finds everything later.
     Lost(SubscriberId),
     /// A subscriber's connection has accepted a part of what it was given.
     Moved(SubscriberId),
@@ -404,7 +407,8 @@ pub struct SubscribeSpec {
     /// space. With acknowledgements the ring keeps the unacknowledged chunks, and the subscriber is
     /// given no more than the ring can keep: `engine::Replay`. A subscriber that
     /// comes back with [`From::Seq`] and the same terms takes the place of the lost one. On another
-    /// thread this is for readers that serve connections.
+    /// thread this is for readers that serve connections. For a local subscriber of an execution
+    /// that is kept on disk the ring keeps nothing: what was lost comes from the disk.
     pub replays: bool,
 }
 
@@ -434,7 +438,8 @@ pub enum From {
     Start,
     /// The next chunk that is published.
     Live,
-    /// Chunk `seq`. If it is no longer held, `seen` is needed to count the gap in front exactly.
+    /// Chunk `seq`. If it is no longer held, `seen` is needed to count the gap in front exactly,
+    /// unless the disk holds it.
     Seq {
         /// The first chunk wanted; at most one past the newest.
         seq: u64,

@@ -13,6 +13,8 @@
 //! - E5: a producer waits only for a gating reader that has not read (or acknowledged) everything,
 //!   or for the ring's hold for its first reader.
 //! - E6: chunks that a client may come back for and has not acknowledged are not overwritten.
+//! - E7: the disk is asked only for chunks before the ring, for a subscriber that is not level, and
+//!   for one stretch at a time. Only the answer moves its cursor.
 
 use crate::base::planted::{Planted, planted};
 use crate::base::{ExecutionId, Handle, Instant, ProgressToken};
@@ -331,7 +333,7 @@ impl Execution {
         Reported::ToSubscribers
     }
 
-    /// Checks E1 to E6.
+    /// Checks E1 to E7.
     pub fn audit(&self) {
         self.log.audit();
         if self.state == ExecutionState::Queued {

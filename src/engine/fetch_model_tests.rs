@@ -34,6 +34,9 @@ struct Reader {
     given: Totals,
     missed: Totals,
     last_seq: u64,
+    limit: crate::stream::LagLimit,
+    /// True if it was level at some moment: only then its policy may cut it.
+    was_level: bool,
     end: Option<End>,
     has_left: bool,
 }
@@ -181,19 +184,27 @@ impl World {
         self.readers[reader].next_seq = seq;
     }
 
-    fn give(&mut self, reader: usize, from_seq: u64, until_seq: u64) {
-        self.pass(reader, from_seq);
-        let totals = self.totals(self.readers[reader].spec.kinds, from_seq, until_seq);
-        let wanted =
-            |&seq: &u64| self.readers[reader].spec.kinds.contains(self.chunks[seq as usize - 1].0);
+    fn give(&mut self, at: usize, from_seq: u64, until_seq: u64) {
+        self.pass(at, from_seq);
+        let kinds = self.readers[at].spec.kinds;
+        let totals = self.totals(kinds, from_seq, until_seq);
+        let wanted = |&seq: &u64| kinds.contains(self.chunks[seq as usize - 1].0);
         let last_seq = (from_seq..until_seq).rev().find(wanted);
-        let reader = &mut self.readers[reader];
+        let reader = &mut self.readers[at];
         reader.next_seq = until_seq;
         reader.last_seq = last_seq.unwrap_or(reader.last_seq);
         reader.given = reader.given + totals;
         if reader.demand != u32::MAX {
             reader.demand = reader.demand.saturating_sub(totals.chunks as u32);
         }
+        self.note_level(at);
+    }
+
+    /// Notes that a reader is level, if it is.
+    fn note_level(&mut self, at: usize) {
+        let Reader { next_seq, spec, limit, .. } = self.readers[at];
+        let lag = self.totals(spec.kinds, next_seq, self.head_seq() + 1);
+        self.readers[at].was_level |= next_seq >= self.tail_seq && limit.holds(lag);
     }
 
     /// Gives chunks of the ring. A tool's thread may overwrite the first of them meanwhile.
@@ -227,10 +238,10 @@ impl World {
     }
 
     fn gap(&mut self, subscriber: SubscriberId, gap: Gap) {
-        let (seed, reader) = (self.seed, self.find(subscriber));
-        self.pass(reader, gap.from_seq);
+        let (seed, at) = (self.seed, self.find(subscriber));
+        self.pass(at, gap.from_seq);
         let Gap { from_seq, to_seq, chunk_count, byte_count, reason } = gap;
-        let missed = self.totals(self.readers[reader].spec.kinds, from_seq, to_seq + 1);
+        let missed = self.totals(self.readers[at].spec.kinds, from_seq, to_seq + 1);
         assert!(from_seq <= to_seq && to_seq <= self.head_seq(), "seed {seed}");
         assert_eq!(
             Totals { chunks: chunk_count, bytes: byte_count },
@@ -238,7 +249,7 @@ impl World {
             "seed {seed} {gap:?}"
         );
         assert!(missed.chunks > 0, "seed {seed}");
-        let policy = self.readers[reader].spec.policy;
+        let policy = self.readers[at].spec.policy;
         let is_true = match reason {
             GapReason::Corrupt | GapReason::Unwritten => {
                 (from_seq..=to_seq).all(|seq| self.faults[seq as usize - 1] == Some(reason))
@@ -246,14 +257,17 @@ impl World {
             GapReason::Expired => to_seq < self.kept_from_seq,
             GapReason::Lag => {
                 matches!(policy, Policy::Drop | Policy::Buffer | Policy::DropOldest)
+                    && self.readers[at].was_level
             }
             GapReason::Conflated => policy == Policy::Conflate,
-            GapReason::Late => !self.readers[reader].wants_all(),
+            GapReason::Late => !self.readers[at].wants_all(),
             // A reader that is level has its own policy.
-            GapReason::Overtaken => !matches!(policy, Policy::Block | Policy::Replay),
+            GapReason::Overtaken => {
+                !matches!(policy, Policy::Block | Policy::Replay) && self.readers[at].was_level
+            }
         };
         assert!(is_true, "seed {seed}: {gap:?} under {policy}");
-        let reader = &mut self.readers[reader];
+        let reader = &mut self.readers[at];
         assert!(reader.is_there() && reader.asked_until_seq == 0, "seed {seed}");
         reader.next_seq = to_seq + 1;
         reader.last_seq = to_seq;
@@ -261,6 +275,7 @@ impl World {
         if reader.demand != u32::MAX {
             reader.demand = reader.demand.saturating_sub(1);
         }
+        self.note_level(at);
     }
 
     fn end(&mut self, subscriber: SubscriberId, end: End) {
@@ -273,7 +288,10 @@ impl World {
                 let published = self.totals(self.readers[at].spec.kinds, 1, self.head_seq() + 1);
                 assert_eq!(end.published, published, "seed {seed}");
             }
-            EndState::Detached { resume_from, .. } => self.pass(at, resume_from),
+            EndState::Detached { reason, resume_from } => {
+                assert!(reason != DetachReason::Lag || self.readers[at].was_level, "seed {seed}");
+                self.pass(at, resume_from);
+            }
         }
         let reader = &mut self.readers[at];
         assert_eq!((end.given, end.missed), (reader.given, reader.missed), "seed {seed}");
@@ -360,9 +378,12 @@ impl World {
             given: Totals::ZERO,
             missed: Totals::ZERO,
             last_seq: next_seq - 1,
+            limit: subscribed.terms.limit,
+            was_level: !reads_from_disk || next_seq > self.head_seq(),
             end: None,
             has_left: false,
         });
+        self.note_level(self.readers.len() - 1);
         self.settle();
     }
 
@@ -378,7 +399,7 @@ impl World {
             // The disk may not know that it has left.
             let (totals, reason) = (Totals::ZERO, GapReason::Corrupt);
             let result = Fetched::Lost { reason, totals };
-            return self.handle(Event::Fetched { subscriber: id, until_seq, result });
+            return self.handle(Event::Fetched { subscriber: id, from_seq, until_seq, result });
         }
         assert!(self.readers[reader].asked_until_seq == until_seq, "seed {}", self.seed);
         self.readers[reader].asked_until_seq = 0;
@@ -410,7 +431,7 @@ impl World {
                 Fetched::Given { totals: given - before, last_seq }
             }
         };
-        self.handle(Event::Fetched { subscriber: id, until_seq, result });
+        self.handle(Event::Fetched { subscriber: id, from_seq, until_seq, result });
     }
 
     /// The disk removes old chunks: never any that the ring alone would have to give.

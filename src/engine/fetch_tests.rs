@@ -50,18 +50,18 @@ fn given(world: &mut TestEngine, subscriber: SubscriberId, from_seq: u64, until_
     let chunks = until_seq - from_seq;
     let totals = Totals { chunks, bytes: chunks * 10 };
     let result = Fetched::Given { totals, last_seq: until_seq - 1 };
-    world.handle(Event::Fetched { subscriber, until_seq, result });
+    world.handle(Event::Fetched { subscriber, from_seq, until_seq, result });
 }
 
 fn lost(
     world: &mut TestEngine,
     subscriber: SubscriberId,
-    until_seq: u64,
+    (from_seq, until_seq): (u64, u64),
     (reason, chunks): (GapReason, u64),
 ) {
     let totals = Totals { chunks, bytes: chunks * 10 };
     let result = Fetched::Lost { reason, totals };
-    world.handle(Event::Fetched { subscriber, until_seq, result });
+    world.handle(Event::Fetched { subscriber, from_seq, until_seq, result });
 }
 
 #[test]
@@ -190,12 +190,12 @@ fn what_the_disk_cannot_give_is_a_gap_with_its_reason_and_costs_demand() {
     let (mut world, id) = kept(20);
     let spec = SubscribeSpec { demand: 3, ..with(Policy::Replay) };
     let subscriber = world.subscribe(id, spec).unwrap();
-    lost(&mut world, subscriber, 3, (GapReason::Corrupt, 2));
+    lost(&mut world, subscriber, (1, 3), (GapReason::Corrupt, 2));
     let actions = world.take();
     let reason = GapReason::Corrupt;
     let gap = Gap { from_seq: 1, to_seq: 2, chunk_count: 2, byte_count: 20, reason };
     assert_eq!((gaps(&actions), fetches(&actions)[1]), (vec![gap], (3, 7, 2)));
-    lost(&mut world, subscriber, 4, (GapReason::Unwritten, 0)); // None that it wants.
+    lost(&mut world, subscriber, (3, 4), (GapReason::Unwritten, 0)); // None that it wants.
     let actions = world.take();
     assert_eq!((gaps(&actions), fetches(&actions)), (vec![], vec![(4, 7, 2)]));
 }
@@ -214,7 +214,7 @@ fn what_was_removed_from_the_disk_is_a_gap_and_the_rest_is_fetched() {
     // More is removed while the disk reads. The answer says so.
     before.add(Kind::Output, Totals { chunks: 2, bytes: 20 });
     world.handle(Event::KeptFrom(id.slot, 6, &before));
-    lost(&mut world, subscriber, 6, (GapReason::Expired, 2));
+    lost(&mut world, subscriber, (4, 6), (GapReason::Expired, 2));
     let actions = world.take();
     assert_eq!((gaps(&actions)[0].from_seq, fetches(&actions)), (4, vec![(6, 7, u32::MAX)]));
 }
@@ -231,7 +231,7 @@ fn a_client_that_says_wrongly_what_it_has_seen_is_counted_exactly_all_the_same()
         let mut before = KindTotals::default();
         before.add(Kind::Output, Totals { chunks: 5, bytes: 50 });
         world.handle(Event::KeptFrom(id.slot, 6, &before));
-        lost(&mut world, subscriber, 6, (GapReason::Expired, 1));
+        lost(&mut world, subscriber, (5, 6), (GapReason::Expired, 1));
         given(&mut world, subscriber, 6, 7);
         assert_eq!(runs(&world.take()), [(7, 21)]);
         world.handle(Event::ProducerEnded(id.slot, ProducerEnd::Done));
@@ -339,7 +339,7 @@ fn a_filter_is_counted_by_the_disk() {
     world.take();
     let totals = Totals { chunks: 3, bytes: 30 };
     let result = Fetched::Given { totals, last_seq: 6 };
-    world.handle(Event::Fetched { subscriber, until_seq: 7, result });
+    world.handle(Event::Fetched { subscriber, from_seq: 1, until_seq: 7, result });
     assert_eq!(runs(&world.take()), [(7, 21)]);
     world.handle(Event::ProducerEnded(id.slot, ProducerEnd::Done));
     let actions = world.take();

@@ -295,7 +295,7 @@ impl Execution {
         }
     }
 
-    /// Checks E2, E5 and E6.
+    /// Checks E2, E5, E6 and E7.
     pub fn audit_gate(&self) {
         assert!(!self.gated() || self.is_held_back()); // E5
         let gate = self.allowed(&mut { self.gating.reserve });

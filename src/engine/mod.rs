@@ -216,8 +216,8 @@ impl Engine {
             Event::Moved(subscriber) => self.connection_moved(subscriber),
             Event::Broken(subscriber) => self.broken(subscriber),
             Event::KeptFrom(execution, seq, before) => self.kept_from(execution, seq, before),
-            Event::Fetched { subscriber, until_seq, result } => {
-                self.fetched(subscriber, until_seq, result);
+            Event::Fetched { subscriber, from_seq, until_seq, result } => {
+                self.fetched(subscriber, from_seq..until_seq, result);
             }
             Event::Overtaken(subscriber, from_seq, to_seq) => {
                 self.overtaken(subscriber, from_seq, to_seq);

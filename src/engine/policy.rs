@@ -137,7 +137,7 @@ pub fn owed(terms: &Terms, cursor: &mut Cursor, log: &impl Log) -> Owed {
 }
 
 /// Decides what a subscriber is owed whose next chunk is no longer in the ring.
-#[inline]
+#[cold]
 fn owed_behind(terms: &Terms, cursor: &Cursor, log: &impl Log, tail_seq: u64) -> Owed {
     let kept_from_seq = log.kept_from_seq();
     let fetches = match terms.policy {

@@ -4,6 +4,8 @@
 //! it that a delivery touches is kept small, and lies beside its neighbours of the same execution.
 //! `remote.rs` has the subscriber on another thread.
 
+use std::ops::Range;
+
 use crate::base::planted::{Planted, planted};
 use crate::base::{Handle, Instant, SubscriberId};
 use crate::engine::action::{AcknowledgeError, Action, Subscribed};
@@ -434,10 +436,11 @@ impl Local {
 
     /// Takes the answer of the disk, and moves behind it. Returns the gap to report, if there is
     /// one.
-    pub fn fetched(&mut self, until_seq: u64, result: Fetched, log: &ChunkLog) -> Option<Gap> {
+    pub fn fetched(&mut self, seqs: Range<u64>, result: Fetched, log: &ChunkLog) -> Option<Gap> {
         let asked_until_seq = std::mem::take(&mut self.fetch_until_seq);
-        let from_seq = self.cursor.next_seq;
+        let Range { start: from_seq, end: until_seq } = seqs;
         assert!(self.cursor.is_away());
+        assert!(from_seq == self.cursor.next_seq); // P1: nothing has moved it meanwhile.
         assert!(from_seq < until_seq && until_seq <= asked_until_seq); // It was asked for.
         let (Fetched::Given { totals, .. } | Fetched::Lost { totals, .. }) = result;
         self.cursor.pass(until_seq, totals);
