@@ -90,7 +90,7 @@ pub(super) fn first_cursor(
             Ok(Cursor::new(seq, totals_before(spec.kinds, seq, log)))
         }
         From::Seq { seq, seen: None } if reads_from_disk(execution, spec) => {
-            Ok(Cursor::new(seq, Totals::ZERO)) // It is counted from there, until the ring is reached.
+            Ok(Cursor::new(seq, Totals::ZERO)) // The ring corrects that later.
         }
         From::Seq { seq, seen: Some(seen) } => {
             if !could_be_seen(execution, spec.kinds, seq, seen) {

@@ -88,8 +88,8 @@ pub enum Event<'a> {
     /// what the ring holds. These are the totals of all chunks before it. It never moves back.
     KeptFrom(Handle, u64, &'a KindTotals),
     /// The answer to [`crate::engine::Action::Fetch`], for the stretch `from_seq..until_seq`. It
-    /// begins where the question begins. It may be a part of what was asked for, but is not empty. A
-    /// subscriber that has left is ignored.
+    /// begins where the question begins. It may be a part of what was asked for, but is not empty.
+    /// An answer for a subscriber that has left is ignored.
     Fetched {
         /// The subscriber that was asked for.
         subscriber: SubscriberId,
@@ -104,8 +104,8 @@ pub enum Event<'a> {
     // --- Subscribers ---
     /// A subscriber can take this many chunks of its kinds now (`u32::MAX`: any number).
     Demand(SubscriberId, u32),
-    /// A subscriber's connection broke. A `block` subscriber keeps its place for a while, unless its
-    /// execution is kept on disk, where it finds everything later.
+    /// A subscriber's connection broke. A `block` subscriber keeps its place for a while. It does
+    /// not if its execution is kept on disk, because it finds everything there later.
     Lost(SubscriberId),
     /// A subscriber's connection has accepted a part of what it was given.
     Moved(SubscriberId),

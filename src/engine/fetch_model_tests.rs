@@ -58,7 +58,7 @@ struct World {
     now: Instant,
     execution: ExecutionId,
     chunks: Vec<(Kind, u32)>,
-    /// What the disk lost: a reason for each chunk, or none.
+    /// The reason for which the disk lost each chunk, or none.
     faults: Vec<Option<GapReason>>,
     is_intact: bool,
     ring_chunks: u64,
@@ -200,11 +200,15 @@ impl World {
         self.note_level(at);
     }
 
-    /// Notes that a reader is level, if it is.
+    /// Notes that a reader is level, if it is. It may have passed chunks of other kinds in silence.
     fn note_level(&mut self, at: usize) {
         let Reader { next_seq, spec, limit, .. } = self.readers[at];
-        let lag = self.totals(spec.kinds, next_seq, self.head_seq() + 1);
-        self.readers[at].was_level |= next_seq >= self.tail_seq && limit.holds(lag);
+        let end_seq = self.head_seq() + 1;
+        let is_wanted = |&seq: &u64| spec.kinds.contains(self.chunks[seq as usize - 1].0);
+        let wanted_seq = (next_seq..end_seq).find(is_wanted).unwrap_or(end_seq);
+        let lag = self.totals(spec.kinds, wanted_seq, end_seq);
+        let tail_seq = self.engine.log(self.execution.slot).map_or(1, Log::tail_seq);
+        self.readers[at].was_level |= wanted_seq >= tail_seq && limit.holds(lag);
     }
 
     /// Gives chunks of the ring. A tool's thread may overwrite the first of them meanwhile.
@@ -289,7 +293,8 @@ impl World {
                 assert_eq!(end.published, published, "seed {seed}");
             }
             EndState::Detached { reason, resume_from } => {
-                assert!(reason != DetachReason::Lag || self.readers[at].was_level, "seed {seed}");
+                let reader = &self.readers[at];
+                assert!(reason != DetachReason::Lag || reader.was_level, "seed {seed}: {reader:?}");
                 self.pass(at, resume_from);
             }
         }
@@ -308,6 +313,7 @@ impl World {
         if tail_seq > self.gate.gate_seq || !is_credited {
             return self.handle(Event::Gated(self.execution.slot));
         }
+        (0..self.readers.len()).for_each(|at| self.note_level(at));
         let kind = KINDS[self.random.below(3) as usize];
         let key = self.random.below(3) as u8;
         let last = self.faults.last().copied().flatten();

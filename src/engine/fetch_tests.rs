@@ -45,12 +45,16 @@ fn runs(actions: &[Action]) -> Vec<(u64, u64)> {
     each.collect()
 }
 
-/// The disk has given the chunks from `from_seq` to before `until_seq`, of 10 bytes each.
-fn given(world: &mut TestEngine, subscriber: SubscriberId, from_seq: u64, until_seq: u64) {
+fn fetched(subscriber: SubscriberId, from_seq: u64, until_seq: u64) -> Event<'static> {
     let chunks = until_seq - from_seq;
     let totals = Totals { chunks, bytes: chunks * 10 };
     let result = Fetched::Given { totals, last_seq: until_seq - 1 };
-    world.handle(Event::Fetched { subscriber, from_seq, until_seq, result });
+    Event::Fetched { subscriber, from_seq, until_seq, result }
+}
+
+/// The disk has given the chunks from `from_seq` to before `until_seq`, of 10 bytes each.
+fn given(world: &mut TestEngine, subscriber: SubscriberId, from_seq: u64, until_seq: u64) {
+    world.handle(fetched(subscriber, from_seq, until_seq));
 }
 
 fn lost(
@@ -309,6 +313,51 @@ fn chunks_that_a_thread_overwrites_before_their_delivery_come_from_the_disk() {
         assert_eq!(runs(&world.take()), [], "{policy}: not before the answer");
         given(&mut world, subscriber, 3, 5);
         assert_eq!(runs(&world.take()), [(5, 7)], "{policy}");
+    }
+}
+
+/// The ring held its first chunk when it came, and then moved on.
+#[test]
+fn a_reader_that_has_not_got_its_backlog_is_given_it_from_the_disk() {
+    for policy in [Policy::Drop, Policy::Disconnect, Policy::Block] {
+        let (mut world, id) = kept(10);
+        let spec = SubscribeSpec { demand: 0, ..with(policy) };
+        let subscriber = world.subscribe(id, spec).unwrap();
+        let tail_seq = 8; // Long chunks.
+        world.handle(Event::HeldFrom(id.slot, tail_seq));
+        world.handle(Event::Demand(subscriber, u32::MAX));
+        assert_eq!(fetches(&world.take()), [(1, tail_seq, u32::MAX)], "{policy}");
+        given(&mut world, subscriber, 1, tail_seq);
+        assert_eq!(runs(&world.take()), [(tail_seq, 11)], "{policy}");
+    }
+}
+
+/// Chunks that the disk has removed already, under each policy that reads from it.
+#[test]
+fn what_is_overwritten_and_no_longer_on_disk_is_a_gap_and_ends_nobody() {
+    for policy in [Policy::Replay, Policy::Block, Policy::Disconnect] {
+        let (mut world, id) = kept(20);
+        let spec = SubscribeSpec { limit_chunks: Some(3), ..with(policy) };
+        let subscriber = world.subscribe(id, spec).unwrap();
+        world.take();
+        let mut before = KindTotals::default();
+        before.add(Kind::Output, Totals { chunks: 8, bytes: 80 });
+        world.handle(Event::KeptFrom(id.slot, 9, &before));
+        world.engine.handle(fetched(subscriber, 1, 7), Instant::ZERO);
+        let mut next = || world.engine.next_action();
+        let run = loop {
+            match next() {
+                Some(Action::Deliver { from_seq, until_seq, .. }) => break (from_seq, until_seq),
+                other => assert!(matches!(other, Some(Action::SetGate(..))), "{policy} {other:?}"),
+            }
+        };
+        assert_eq!(run, (7, 21), "{policy}");
+        world.handle(Event::Overtaken(subscriber, 7, 10));
+        let actions = world.take();
+        let reason = GapReason::Expired;
+        let gap = Gap { from_seq: 7, to_seq: 8, chunk_count: 2, byte_count: 20, reason };
+        assert_eq!(gaps(&actions), [gap], "{policy}");
+        assert!(!actions.iter().any(|action| matches!(action, Action::End(..))), "{policy}");
     }
 }
 

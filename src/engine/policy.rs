@@ -14,7 +14,7 @@
 //! - P3: `block` never skips a chunk that is still held. Only `drop` and `buffer` skip the newest
 //!   chunk, after their reader has read everything that it was owed.
 //! - P4: a chunk that the disk holds is fetched, and not skipped, until the subscriber is *level*
-//!   (`drop`, `buffer`, `disconnect`) or always (`block`, `replay`).
+//!   and has its backlog (`drop`, `buffer`, `disconnect`), or always (`block`, `replay`).
 //!
 //! A subscriber is level once its lag is within its own limit. Under `block` it is level once the
 //! ring holds its next chunk. Until then it is given everything and gates nobody. `replay` has no
@@ -140,13 +140,7 @@ pub fn owed(terms: &Terms, cursor: &mut Cursor, log: &impl Log) -> Owed {
 #[cold]
 fn owed_behind(terms: &Terms, cursor: &Cursor, log: &impl Log, tail_seq: u64) -> Owed {
     let kept_from_seq = log.kept_from_seq();
-    let fetches = match terms.policy {
-        _ if kept_from_seq == NOT_KEPT => false,
-        Policy::Block | Policy::Replay => true,
-        Policy::Drop | Policy::Buffer | Policy::Disconnect => cursor.is_away(),
-        Policy::DropOldest | Policy::Conflate => false,
-    };
-    if !fetches {
+    if kept_from_seq == NOT_KEPT || !fetches(terms, cursor) {
         return Owed::Skip { until_seq: tail_seq, reason: GapReason::Overtaken };
     }
     // Without the totals before its cursor the engine could not count that gap. The disk does.
@@ -154,6 +148,17 @@ fn owed_behind(terms: &Terms, cursor: &Cursor, log: &impl Log, tail_seq: u64) ->
         return Owed::Skip { until_seq: kept_from_seq.min(tail_seq), reason: GapReason::Expired };
     }
     Owed::Fetch { until_seq: tail_seq }
+}
+
+/// True if the subscriber is given chunks of an execution on disk from there, where the ring holds
+/// them no longer.
+pub fn fetches(terms: &Terms, cursor: &Cursor) -> bool {
+    match terms.policy {
+        Policy::Block | Policy::Replay => true,
+        // It is not level, or the chunks are from before it attached.
+        Policy::Drop | Policy::Buffer | Policy::Disconnect => cursor.catches_up(),
+        Policy::DropOldest | Policy::Conflate => false,
+    }
 }
 
 /// True if a subscriber that is away has come level: see the module's text.
@@ -272,8 +277,8 @@ impl Cursor {
         Cursor { lag_from_seq, ..self }
     }
 
-    /// Returns the same cursor for a subscriber that is not level. `is_claimed` says that `seen` may
-    /// be wrong.
+    /// Returns the same cursor for a subscriber that is not level. `is_claimed` says that `seen`
+    /// may be wrong.
     #[must_use]
     pub fn going_away(self, is_claimed: bool) -> Cursor {
         let lag_from_seq = if is_claimed { AWAY_CLAIMED } else { AWAY };

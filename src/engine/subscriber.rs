@@ -11,7 +11,7 @@ use crate::base::{Handle, Instant, SubscriberId};
 use crate::engine::action::{AcknowledgeError, Action, Subscribed};
 use crate::engine::event::{Coalesce, Fetched, RingFacts, SubscribeSpec, SubscriberPlace};
 use crate::engine::log::ChunkLog;
-use crate::engine::policy::{Cursor, Log, Owed, is_near, owed, pending, totals_before};
+use crate::engine::policy::{Cursor, Log, Owed, fetches, is_near, owed, pending, totals_before};
 use crate::engine::reserve::Replay;
 use crate::engine::resume::Successor;
 use crate::engine::wheel::TimerId;
@@ -409,8 +409,8 @@ impl Local {
         }
     }
 
-    /// Asks the disk for the chunks from the cursor to before `until_seq`, within the demand and the
-    /// window of acknowledgements. From now on the subscriber is not level.
+    /// Asks the disk for the chunks from the cursor to before `until_seq`, within the demand and
+    /// the window of acknowledgements. From now on the subscriber is not level.
     fn fetch(&mut self, until_seq: u64) -> Option<Fetch> {
         assert!(self.fetch_until_seq == 0); // One at a time.
         let from_seq = self.cursor.next_seq;
@@ -479,10 +479,11 @@ impl Local {
         }
     }
 
-    /// True if it is given chunks from the disk where the ring holds them no longer.
-    fn reads_from_disk(&self, log: &ChunkLog) -> bool {
-        let wants_all = matches!(self.terms.policy, Policy::Block | Policy::Replay);
-        log.is_kept() && (wants_all || self.cursor.is_away())
+    /// True if it is given chunks from the disk where the ring holds them no longer, and its next
+    /// chunk is `next_seq`.
+    fn reads_from_disk(&self, next_seq: u64, log: &ChunkLog) -> bool {
+        let cursor = self.cursor.moved_to(next_seq, self.cursor.seen);
+        log.is_kept() && fetches(&self.terms, &cursor)
     }
 
     /// Takes back what was not given from chunk `from_seq` on, and asks the disk for the chunks
@@ -502,8 +503,8 @@ impl Local {
         self.fetch(to_seq + 1)
     }
 
-    /// Returns the last chunk of its kinds before `seq` that it was told of. What is not known to be
-    /// unacknowledged counts as acknowledged.
+    /// Returns the last chunk of its kinds before `seq` that it was told of. If the ring holds none,
+    /// everything counts as acknowledged.
     fn last_reported_before(&self, seq: u64, log: &ChunkLog) -> u64 {
         let wanted = |&seq: &u64| self.terms.kinds.contains(log.meta(seq).kind);
         let last_seq = (log.tail_seq()..seq).rev().find(wanted);
@@ -637,7 +638,8 @@ impl Local {
             })
         };
         assert!(self.fetch_until_seq == 0); // It was given chunks of the ring.
-        let kept_from_seq = if self.reads_from_disk(log) { log.kept_from_seq() } else { u64::MAX };
+        let reads_from_disk = self.reads_from_disk(from_seq, log);
+        let kept_from_seq = if reads_from_disk { log.kept_from_seq() } else { u64::MAX };
         if kept_from_seq <= from_seq && sum(from_seq..to_seq + 1).chunks > 0 {
             let fetch = self.fetch_overtaken(from_seq, to_seq, log);
             return fetch.map_or(Overtaken::NothingMissed, Overtaken::Fetch);
@@ -645,7 +647,8 @@ impl Local {
         // The rest, which the disk still holds, will be found to be overwritten in its turn.
         let to_seq = if kept_from_seq <= from_seq { to_seq } else { to_seq.min(kept_from_seq - 1) };
         let missed = sum(from_seq..to_seq + 1);
-        if self.terms.policy == Policy::Disconnect && missed.chunks > 0 {
+        let is_cut = self.terms.policy == Policy::Disconnect && !reads_from_disk;
+        if is_cut && missed.chunks > 0 {
             let seen = self.cursor.seen - sum(from_seq..next_seq);
             self.cursor = Cursor::new(from_seq, seen);
             return Overtaken::Disconnect;
@@ -663,7 +666,7 @@ impl Local {
         self.detail.reported_seq = to_seq;
         // Once a `block` subscriber is attached, the gate protects its chunks.
         let reason = match self.terms.policy {
-            _ if self.reads_from_disk(log) => GapReason::Expired,
+            _ if reads_from_disk => GapReason::Expired,
             Policy::Block => GapReason::Late,
             _ => GapReason::Overtaken,
         };
