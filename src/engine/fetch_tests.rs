@@ -127,11 +127,11 @@ fn a_block_subscriber_gates_from_the_moment_at_which_it_is_level() {
     let subscriber = world.subscribe(id, SubscribeSpec { demand: 6, ..with(Policy::Block) });
     let subscriber = subscriber.unwrap();
     let gates = |actions: &[Action]| {
-        let gates = actions.iter().filter_map(|action| match action {
+        let mut gates = actions.iter().filter_map(|action| match action {
             Action::SetGate(_, gate) => Some(gate.gate_seq),
             _ => None,
         });
-        gates.last()
+        gates.next_back()
     };
     let actions = world.take();
     assert_eq!((fetches(&actions), gates(&actions)), (vec![(1, 7, 6)], None));
