@@ -55,9 +55,9 @@ pub enum Action {
         until_seq: u64,
     },
     /// Asks the disk for the chunks `from_seq..until_seq` of a subscriber's kinds. The shard gives
-    /// them itself and answers with `Fetched`. Until then it is asked for no second stretch, and the
-    /// subscriber is given nothing else but progress. If the subscriber leaves meanwhile, no answer
-    /// is needed.
+    /// them itself and answers with `Fetched`. Until then the subscriber is asked for no second
+    /// stretch, and is given nothing else but progress. If it leaves meanwhile, no answer is
+    /// needed.
     Fetch {
         /// The subscriber.
         subscriber: SubscriberId,

@@ -1,9 +1,8 @@
-//! An execution on disk with everything drawn from a seed: chunks, subscribers, the order and the
-//! size of the disk's answers, and what the disk has lost.
+//! An execution on disk, drawn from a seed: its chunks, its subscribers, the answers of the disk.
 //!
-//! The model knows every chunk. It checks that each subscriber is given or told of each chunk of
-//! its kinds once and in order, that gaps are exact and have a true reason, and that there is one
-//! end.
+//! The disk answers in any order and in any portions, and has lost chunks. The model knows every
+//! chunk. Each subscriber is given or told of each chunk of its kinds once and in order. Gaps are
+//! exact and have a true reason, and there is one end.
 
 use std::time::Duration;
 

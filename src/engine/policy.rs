@@ -13,8 +13,8 @@
 //!   is exact even where the skipped chunks are no longer held.
 //! - P3: `block` never skips a chunk that is still held. Only `drop` and `buffer` skip the newest
 //!   chunk, after their reader has read everything that it was owed.
-//! - P4: a chunk that the disk holds is fetched, and not skipped, until the subscriber is *level*
-//!   and has its backlog (`drop`, `buffer`, `disconnect`), or always (`block`, `replay`).
+//! - P4: a chunk that only the disk holds is fetched, and not skipped. Under `drop`, `buffer` and
+//!   `disconnect` this ends when the subscriber is *level* and has its backlog.
 //!
 //! A subscriber is level once its lag is within its own limit. Under `block` it is level once the
 //! ring holds its next chunk. Until then it is given everything and gates nobody. `replay` has no

@@ -503,8 +503,8 @@ impl Local {
         self.fetch(to_seq + 1)
     }
 
-    /// Returns the last chunk of its kinds before `seq` that it was told of. If the ring holds none,
-    /// everything counts as acknowledged.
+    /// Returns the last chunk of its kinds before `seq` that it was told of. If the ring holds
+    /// none, everything counts as acknowledged.
     fn last_reported_before(&self, seq: u64, log: &ChunkLog) -> u64 {
         let wanted = |&seq: &u64| self.terms.kinds.contains(log.meta(seq).kind);
         let last_seq = (log.tail_seq()..seq).rev().find(wanted);
