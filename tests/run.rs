@@ -179,7 +179,7 @@ fn ndjson_is_a_line_an_event_and_they_add_up() {
 
 #[test]
 fn under_every_policy_what_was_given_and_missed_is_all_there_was() {
-    for policy in ["drop", "drop_oldest", "buffer", "block", "conflate", "disconnect"] {
+    for policy in ["drop", "drop_oldest", "buffer", "block", "conflate", "disconnect", "replay"] {
         let arguments = ["--arg=chunks=3000", "--arg=delay_ms=0", "--policy", policy];
         let run = ["run", "slow_data_processor", "--format=ndjson", "--subscribers=2"];
         let output = output(&[&run[..], &arguments].concat());

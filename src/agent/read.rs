@@ -125,15 +125,14 @@ fn progress(fields: &mut Fields) -> Result<PartProgress, PartError> {
 }
 
 fn gap(fields: &mut Fields) -> Result<Gap, PartError> {
-    const REASONS: [GapReason; 4] =
-        [GapReason::Lag, GapReason::Conflated, GapReason::Overtaken, GapReason::Late];
     Ok(Gap {
         from_seq: fields.number("from_seq")?,
         to_seq: fields.number("to_seq")?,
         chunk_count: fields.number("chunk_count")?,
         byte_count: fields.number("byte_count")?,
-        reason: fields
-            .named("reason", |name| REASONS.into_iter().find(|reason| reason.name() == name))?,
+        reason: fields.named("reason", |name| {
+            GapReason::ALL.into_iter().find(|reason| reason.name() == name)
+        })?,
     })
 }
 

@@ -238,13 +238,10 @@ names! {
     Outcome: Outcome::name, Outcome::ALL;
     ExecutionState: ExecutionState::name, ExecutionState::ALL;
     DetachReason: DetachReason::name, DetachReason::ALL;
-    GapReason: GapReason::name, GAP_REASONS;
+    GapReason: GapReason::name, GapReason::ALL;
     SubscriberPlace: place_name, [SubscriberPlace::Local, SubscriberPlace::Remote];
     Encoding: encoding_name, [Encoding::Text, Encoding::Base64];
 }
-
-const GAP_REASONS: [GapReason; 4] =
-    [GapReason::Lag, GapReason::Conflated, GapReason::Overtaken, GapReason::Late];
 
 fn place_name(place: SubscriberPlace) -> &'static str {
     match place {

@@ -50,7 +50,8 @@ Results:
 
 Subscription:
   --policy P          the behaviour when this reader lags: drop, drop_oldest, buffer, block,
-                      conflate, disconnect   [on a terminal the tool's default, elsewhere block]
+                      conflate, disconnect, replay
+                                      [on a terminal the tool's default, elsewhere block]
   --max-chunks N, --max-bytes N
                       how far this reader may lag                 [the policy's default]
   --kinds LIST        only chunks of these kinds: stdout,stderr   [all]

@@ -49,7 +49,7 @@ Subscription:
   --from F            start: with the first chunk; live: with the next one; or a chunk's number
                                                                   [start]
   --policy P          the behaviour when this reader lags: drop, drop_oldest, buffer, block,
-                      conflate, disconnect
+                      conflate, disconnect, replay
                                       [on a terminal the execution's default, elsewhere block]
   --max-chunks N, --max-bytes N
                       how far this reader may lag                 [the policy's default]

@@ -42,7 +42,7 @@ once. Others follow it with `streamdoor cat ID`, over HTTP, or through MCP, like
   --chunk-bytes N     the longest chunk; a longer line is split   [32768]
   --kind K            the kind of the chunks: output, stdout, stderr, log, row, json …   [output]
   --policy P          the default policy of readers: drop, drop_oldest, buffer, block, conflate,
-                      disconnect                                  [block]
+                      disconnect, replay                          [block]
   --hold T            keep the beginning until somebody reads, at most this long: 30s, 5m, or none;
                       a full ring slows PROGRAM for this time     [30s]
   --inactivity-timeout T

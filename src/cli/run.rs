@@ -56,7 +56,8 @@ Execution:
   --subscribers N     the number of subscribers, each with its own thread; only the first one's
                       results are shown                           [1]
   --policy P          the behaviour when a subscriber lags: drop, drop_oldest, buffer, block,
-                      conflate, disconnect   [on a terminal the tool's default, elsewhere block]
+                      conflate, disconnect, replay
+                                      [on a terminal the tool's default, elsewhere block]
   --max-chunks N      how far it may lag                          [the policy's default]
   --first-chunk-timeout T, --inactivity-timeout T, --timeout T
                       the longest time until the first chunk, between chunks, and in total:

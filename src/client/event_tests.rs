@@ -84,7 +84,7 @@ fn everything_else_comes_through() {
     assert_eq!((read_started.subscriber.as_str(), read_started.from_seq), (subscriber, 4));
     assert_eq!(read_started.replay, replay);
 
-    for reason in [GapReason::Lag, GapReason::Conflated, GapReason::Overtaken, GapReason::Late] {
+    for reason in GapReason::ALL {
         let gap = Gap { from_seq: 2, to_seq: 5, chunk_count: 4, byte_count: 0, reason };
         let sent = events::GapEvent {
             execution,

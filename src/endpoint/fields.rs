@@ -84,7 +84,7 @@ pub(super) enum Preset {
 
 /// The names of all policies.
 pub(super) const POLICIES: &[&str] =
-    &["drop", "drop_oldest", "buffer", "block", "conflate", "disconnect"];
+    &["drop", "drop_oldest", "buffer", "block", "conflate", "disconnect", "replay"];
 
 impl Field {
     pub const fn new(name: &'static str, shape: Shape, about: &'static str) -> Field {

@@ -54,6 +54,22 @@ pub enum Action {
         /// One past the last chunk.
         until_seq: u64,
     },
+    /// Asks the disk for the chunks `from_seq..until_seq` of a subscriber's kinds. The shard gives
+    /// them itself and answers with `Fetched`. Until then the subscriber is asked for no second
+    /// stretch, and is given nothing else but progress. If it leaves meanwhile, no answer is
+    /// needed.
+    Fetch {
+        /// The subscriber.
+        subscriber: SubscriberId,
+        /// The execution that published the chunks.
+        execution: Handle,
+        /// The first chunk, which is the subscriber's next one.
+        from_seq: u64,
+        /// One past the last chunk.
+        until_seq: u64,
+        /// Maximum number of chunks of its kinds that the answer may give, at least 1.
+        chunks_max: u32,
+    },
     /// Reports a gap to a subscriber.
     Gap(SubscriberId, Handle, Gap),
     /// Reports the producer's progress to a subscriber.

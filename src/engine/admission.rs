@@ -4,9 +4,9 @@
 
 use crate::base::planted::{Planted, planted};
 use crate::engine::action::SubscribeError;
-use crate::engine::event::{From, RingFacts, SubscribeSpec};
+use crate::engine::event::{From, RingFacts, SubscribeSpec, SubscriberPlace};
 use crate::engine::execution::Execution;
-use crate::engine::policy::{Cursor, Log, totals_before};
+use crate::engine::policy::{Cursor, Log, is_near, totals_before};
 use crate::engine::reserve::Replay;
 use crate::limits;
 use crate::stream::{Kinds, LagLimit, Policy, Terms, Totals};
@@ -17,6 +17,32 @@ pub(super) fn replay_in(ring: RingFacts, spec: &SubscribeSpec) -> Option<Replay>
     let replay = replays.then(|| Replay::of(ring, spec.ack_window));
     assert!(replay.is_none_or(|replay| replay.chunks <= ring.slot_count));
     replay
+}
+
+/// True if the subscriber is given chunks from the disk where the ring holds them no longer. One on
+/// another thread is not. Under `drop_oldest` and `conflate` only the newest chunks are wanted.
+pub(super) fn reads_from_disk(execution: &Execution, spec: &SubscribeSpec) -> bool {
+    let wants_all = !matches!(spec.policy, Policy::DropOldest | Policy::Conflate);
+    execution.log.is_kept() && spec.place == SubscriberPlace::Local && wants_all
+}
+
+/// Returns the first cursor of a subscriber with what it knows about its lag. The backlog of one
+/// that is level does not count as its lag.
+pub(super) fn with_level(
+    cursor: Cursor,
+    execution: &Execution,
+    spec: &SubscribeSpec,
+    terms: &Terms,
+) -> Cursor {
+    let log = &execution.log;
+    if reads_from_disk(execution, spec) && cursor.next_seq <= log.head_seq() {
+        let is_claimed = cursor.next_seq > 1 && cursor.next_seq < log.tail_seq();
+        let away = cursor.going_away(is_claimed);
+        if !is_near(terms, &away, log) {
+            return away;
+        }
+    }
+    cursor.coming_at(log.head_seq())
 }
 
 /// Returns the terms for a subscription, with defaults filled in and bounds checked.
@@ -62,6 +88,9 @@ pub(super) fn first_cursor(
         From::Seq { seq: 1, .. } => Ok(Cursor::new(1, Totals::ZERO)),
         From::Seq { seq, .. } if seq >= log.tail_seq() => {
             Ok(Cursor::new(seq, totals_before(spec.kinds, seq, log)))
+        }
+        From::Seq { seq, seen: None } if reads_from_disk(execution, spec) => {
+            Ok(Cursor::new(seq, Totals::ZERO)) // The ring corrects that later.
         }
         From::Seq { seq, seen: Some(seen) } => {
             if !could_be_seen(execution, spec.kinds, seq, seen) {

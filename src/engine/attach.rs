@@ -1,13 +1,15 @@
 //! The life cycle of a subscriber: attached, requesting, acknowledging, lost, reattached, removed.
 
+use std::ops::Range;
+
 use crate::base::planted::{Planted, planted};
 use crate::base::{ExecutionId, Handle, SubscriberId};
 use crate::engine::action::{
     AcknowledgeError, Action, NotFound, Reply, SubscribeError, Subscribed,
 };
-use crate::engine::admission::{first_cursor, replay_in, terms};
+use crate::engine::admission::{first_cursor, reads_from_disk, replay_in, terms, with_level};
 use crate::engine::deliver::NoDelivery;
-use crate::engine::event::{From, SubscribeSpec, SubscriberPlace};
+use crate::engine::event::{Fetched, From, SubscribeSpec, SubscriberPlace};
 use crate::engine::policy::Log;
 use crate::engine::remote::Remote;
 use crate::engine::resume::{Predecessor, Successor};
@@ -56,12 +58,13 @@ impl Engine {
             return Err(SubscribeError::TooMany { subscribers_max: of_execution });
         }
         let terms = terms(execution, spec)?;
-        let cursor = first_cursor(execution, spec)?.coming_at(execution.log.head_seq());
+        let cursor = with_level(first_cursor(execution, spec)?, execution, spec, &terms);
         assert!(cursor.next_seq > 0);
         assert!(cursor.next_seq <= execution.log.head_seq() + 1);
         assert!(cursor.seen.chunks < cursor.next_seq); // P2: each was counted once.
         let ring = execution.ring_facts();
-        let replay = replay_in(ring, spec);
+        // What is on disk need not be kept in the ring as well.
+        let replay = replay_in(ring, spec).filter(|_| !reads_from_disk(execution, spec));
         let Some(subscriber) = self.registry.add(id.slot, spec.place, there) else {
             return Err(SubscribeError::TooMany { subscribers_max: self.limits.subscribers_max });
         };
@@ -211,6 +214,7 @@ impl Engine {
                 }
             }
             NoDelivery::Disconnect => self.detach(subscriber, DetachReason::Lag),
+            NoDelivery::Level => self.come_level(subscriber),
             NoDelivery::CaughtUp => self.end(subscriber),
         }
     }
@@ -288,8 +292,35 @@ impl Engine {
                 self.effects.count_gap(&gap);
                 self.effects.push_first(Action::Gap(subscriber, e.handle(), gap));
             }
+            Overtaken::Fetch(fetch) => {
+                self.effects.push(fetch.action(subscriber, e.handle()));
+                e.audience_changed();
+                e.update_gate(&mut self.effects); // It gates nobody until it is level again.
+            }
         }
         self.deliveries.mark(e.handle(), e);
+    }
+
+    /// Takes the answer of the disk. A subscriber that has left meanwhile is told nothing more.
+    pub(super) fn fetched(&mut self, subscriber: SubscriberId, seqs: Range<u64>, result: Fetched) {
+        let Some((e, at)) = self.registry.local_seat(subscriber) else { return };
+        let local = &mut e.audience.locals.apart()[at];
+        assert!(local.id == subscriber);
+        if let Some(gap) = local.fetched(seqs, result, &e.log) {
+            self.effects.count_gap(&gap);
+            self.effects.push(Action::Gap(subscriber, e.handle(), gap));
+        }
+        self.deliveries.mark(e.handle(), e);
+    }
+
+    /// Handles a subscriber that has come level: under `block` it gates the producer from now on,
+    /// and under `disconnect` it may be ended.
+    fn come_level(&mut self, subscriber: SubscriberId) {
+        let now = self.effects.now;
+        let (e, at) = self.registry.local_seat(subscriber).expect("it is being walked over");
+        e.audience.locals.apart()[at].detail.level_at = now;
+        e.audience_changed();
+        e.update_gate(&mut self.effects);
     }
 
     /// Handles the loss of the connection of a subscriber. One whose client may come back keeps
@@ -311,6 +342,8 @@ impl Engine {
             local.set_plain();
             (local.replays, local.terms.policy == Policy::Block)
         };
+        // A client that comes back to an execution on disk finds everything there.
+        let blocks = blocks && (replays || !self.registry.living(execution).log.is_kept());
         if replays && self.leave_to_successor(subscriber, execution) {
             return;
         }

@@ -223,7 +223,7 @@ impl Audience {
     pub fn next_trip_seq(&self, head_seq: u64) -> u64 {
         let foreseen = self.locals.positions().filter_map(|(local, next_seq)| {
             let terms = &local.terms;
-            if terms.policy != Policy::Disconnect {
+            if terms.policy != Policy::Disconnect || local.cursor.is_away() {
                 return None;
             }
             if terms.limit.bytes != u64::MAX {

@@ -89,6 +89,7 @@ pub(super) enum Step {
 pub(super) enum NoDelivery {
     Coalesce,
     Disconnect,
+    Level,
     CaughtUp,
 }
 
@@ -342,6 +343,13 @@ fn tell(scan: &mut Scan, e: &mut Execution, next: Next, effects: &mut Effects) -
         effects.push(Action::Gap(subscriber, execution, gap));
         return Step::Told;
     }
+    if let Next::Fetch(fetch) = next {
+        effects.push(fetch.action(subscriber, execution));
+        return Step::Told;
+    }
+    if next == Next::Level {
+        return Step::Rest(subscriber, NoDelivery::Level);
+    }
     if local.progress_reported < e.progress.to_report()
         && let Some(progress) = e.progress.newest()
     {
@@ -355,6 +363,7 @@ fn tell(scan: &mut Scan, e: &mut Execution, next: Next, effects: &mut Effects) -
         Next::Coalesce => Step::Rest(subscriber, NoDelivery::Coalesce),
         Next::Disconnect => Step::Rest(subscriber, NoDelivery::Disconnect),
         Next::CaughtUp => Step::Rest(subscriber, NoDelivery::CaughtUp),
-        Next::Nothing | Next::Deliver { .. } | Next::Gap(_) => Step::Told,
+        Next::Level => unreachable!("handled above"),
+        Next::Nothing | Next::Deliver { .. } | Next::Fetch(_) | Next::Gap(_) => Step::Told,
     }
 }

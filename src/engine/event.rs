@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::base::{ExecutionId, Handle, Instant, ProgressToken, SubscriberId};
 use crate::engine::progress::ProgressSource;
 use crate::limits;
-use crate::stream::{Exit, Kind, KindTotals, Kinds, Policy, ProgressReport, Totals};
+use crate::stream::{Exit, GapReason, Kind, KindTotals, Kinds, Policy, ProgressReport, Totals};
 
 /// A fact for [`crate::engine::Engine::handle`]. An [`ExecutionId`] comes from a caller and is
 /// checked; a [`Handle`] is one that the engine gave to the shard.
@@ -83,10 +83,29 @@ pub enum Event<'a> {
     /// The producer is gone; nothing more will be published.
     ProducerEnded(Handle, ProducerEnd<'a>),
 
+    // --- The disk ---
+    /// The disk holds no chunk of an execution before this one any more, but everything from it to
+    /// what the ring holds. These are the totals of all chunks before it. It never moves back.
+    KeptFrom(Handle, u64, &'a KindTotals),
+    /// The answer to [`crate::engine::Action::Fetch`], for the stretch `from_seq..until_seq`. It
+    /// begins where the question begins. It may be a part of what was asked for, but is not empty.
+    /// An answer for a subscriber that has left is ignored.
+    Fetched {
+        /// The subscriber that was asked for.
+        subscriber: SubscriberId,
+        /// The first chunk of the stretch: the subscriber's next one.
+        from_seq: u64,
+        /// One past the last chunk of the stretch.
+        until_seq: u64,
+        /// The content of the stretch.
+        result: Fetched,
+    },
+
     // --- Subscribers ---
     /// A subscriber can take this many chunks of its kinds now (`u32::MAX`: any number).
     Demand(SubscriberId, u32),
-    /// A subscriber's connection broke. A `block` subscriber keeps its place for a while.
+    /// A subscriber's connection broke. A `block` subscriber keeps its place for a while. It does
+    /// not if its execution is kept on disk, because it finds everything there later.
     Lost(SubscriberId),
     /// A subscriber's connection has accepted a part of what it was given.
     Moved(SubscriberId),
@@ -108,6 +127,26 @@ pub enum Event<'a> {
     /// The shard shuts down. The engine opens no more executions, stops those that run, and
     /// detaches all subscribers with `detached: shutdown`.
     Shutdown,
+}
+
+/// The content of a stretch of chunks that the disk was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fetched {
+    /// The shard has just given the subscriber the chunks of its kinds, all of them.
+    Given {
+        /// Totals of these chunks.
+        totals: Totals,
+        /// The last of these chunks; ignored if there is none.
+        last_seq: u64,
+    },
+    /// The stretch cannot be given. The engine tells the subscriber of the gap, unless no chunk of
+    /// its kinds is missing.
+    Lost {
+        /// The reason: `corrupt`, `expired` or `unwritten`.
+        reason: GapReason,
+        /// Totals of the chunks of its kinds in the stretch.
+        totals: Totals,
+    },
 }
 
 /// Unguessable numbers for one execution. The engine has no source of randomness of its own.
@@ -168,6 +207,8 @@ pub struct OpenSpec {
     pub progress: ProgressSource,
     /// Approximate number of payload bytes in all, if known.
     pub bytes_expected: Option<u64>,
+    /// True if the disk keeps every chunk from the first, until [`Event::KeptFrom`] says otherwise.
+    pub kept: bool,
     /// The ring that the execution is expected to get.
     pub ring: RingFacts,
 }
@@ -191,6 +232,7 @@ impl OpenSpec {
             secret: Secret::default(),
             progress: ProgressSource::Tool,
             bytes_expected: None,
+            kept: false,
             ring,
         }
     }
@@ -365,7 +407,8 @@ pub struct SubscribeSpec {
     /// space. With acknowledgements the ring keeps the unacknowledged chunks, and the subscriber is
     /// given no more than the ring can keep: `engine::Replay`. A subscriber that
     /// comes back with [`From::Seq`] and the same terms takes the place of the lost one. On another
-    /// thread this is for readers that serve connections.
+    /// thread this is for readers that serve connections. For a local subscriber of an execution
+    /// that is kept on disk the ring keeps nothing: what was lost comes from the disk.
     pub replays: bool,
 }
 
@@ -395,7 +438,8 @@ pub enum From {
     Start,
     /// The next chunk that is published.
     Live,
-    /// Chunk `seq`. If it is no longer held, `seen` is needed to count the gap in front exactly.
+    /// Chunk `seq`. If it is no longer held, `seen` is needed to count the gap in front exactly,
+    /// unless the disk holds it.
     Seq {
         /// The first chunk wanted; at most one past the newest.
         seq: u64,

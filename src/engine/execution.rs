@@ -5,13 +5,16 @@
 //! Invariants ([`Execution::audit`]):
 //! - E1: the log only grows while the producer is active or stopping.
 //! - E2: the gate is at or before every gating cursor, and before the chunks that are kept for
-//!   subscribers that may come back. It moves back only when a reader attaches.
+//!   subscribers that may come back. It moves back only when a reader attaches or
+//!   comes level.
 //! - E3: an outcome is decided once.
 //! - E4: a timer is armed only in the states that it belongs to. It is noted in one place until it
 //!   fires or is disarmed.
 //! - E5: a producer waits only for a gating reader that has not read (or acknowledged) everything,
 //!   or for the ring's hold for its first reader.
 //! - E6: chunks that a client may come back for and has not acknowledged are not overwritten.
+//! - E7: the disk is asked only for chunks before the ring, for a subscriber that is not level, and
+//!   for one stretch at a time. Only the answer moves its cursor.
 
 use crate::base::planted::{Planted, planted};
 use crate::base::{ExecutionId, Handle, Instant, ProgressToken};
@@ -116,6 +119,10 @@ impl Timers {
 impl Execution {
     pub fn new(id: ExecutionId, spec: OpenSpec, now: Instant) -> Execution {
         spec.ring.assert_sound();
+        let mut log = ChunkLog::detached();
+        if spec.kept {
+            log.keep();
+        }
         Execution {
             id,
             token: None,
@@ -127,7 +134,7 @@ impl Execution {
             stop_outcome: None,
             error: None,
             exit: None,
-            log: ChunkLog::detached(),
+            log,
             audience: Audience::default(),
             dirty: false,
             gating: Gating::default(),
@@ -224,6 +231,9 @@ impl Execution {
         assert!(self.log.head_seq() == 0); // Without a ring nothing was published (E1).
         self.ring = Some(ring);
         self.log = ChunkLog::new(ring.slot_count);
+        if self.spec.kept {
+            self.log.keep();
+        }
         self.enter(ExecutionState::Running);
         let filters = |local: &Local| !local.terms.kinds.is_all();
         if self.audience.locals.positions().any(|(local, _)| filters(local)) {
@@ -323,7 +333,7 @@ impl Execution {
         Reported::ToSubscribers
     }
 
-    /// Checks E1 to E6.
+    /// Checks E1 to E7.
     pub fn audit(&self) {
         self.log.audit();
         if self.state == ExecutionState::Queued {

@@ -273,7 +273,7 @@ impl Execution {
         let until = from + self.spec.block_deadline;
         let closed = self.closed();
         let moves = |l: &Local| closed && now < until && now.since(l.detail.moved_at) < deadline;
-        let since = |l: &Local| if moves(l) { l.detail.moved_at } else { l.detail.since };
+        let since = |l: &Local| if moves(l) { l.detail.moved_at } else { l.detail.level_at };
         let slowest = self.audience.slowest(slowest_seq, since);
         let (stalled, others): (Vec<_>, Vec<_>) =
             slowest.partition(|(_, since)| now.since(*since) >= deadline);
@@ -295,7 +295,7 @@ impl Execution {
         }
     }
 
-    /// Checks E2, E5 and E6.
+    /// Checks E2, E5, E6 and E7.
     pub fn audit_gate(&self) {
         assert!(!self.gated() || self.is_held_back()); // E5
         let gate = self.allowed(&mut { self.gating.reserve });
@@ -305,6 +305,9 @@ impl Execution {
             // Unread chunks of a gating reader are still held, unless the reader attached late.
             assert!(!local.gates() || local.fresh || next_seq >= self.log.tail_seq());
             assert!(next_seq <= self.log.head_seq() + 1);
+            // E7: the disk is asked only for what lies before a subscriber that is not level.
+            assert!(local.fetch_until_seq == 0 || local.cursor.is_away());
+            assert!(local.fetch_until_seq == 0 || next_seq < local.fetch_until_seq);
             assert!(local.demand == u32::MAX || local.demand <= 1 << 30);
             if let (true, true, Some(acked_seq)) = (local.replays, local.gates(), local.acked_seq())
             {

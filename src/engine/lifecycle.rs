@@ -15,7 +15,7 @@ use crate::engine::gating::Stalled;
 use crate::engine::progress::{ReportNews, Reported};
 use crate::engine::timers::{Timeout, Timer, fired, note};
 use crate::limits;
-use crate::stream::{DetachReason, ExecutionState, Exit, Outcome, ProgressReport};
+use crate::stream::{DetachReason, ExecutionState, Exit, KindTotals, Outcome, ProgressReport};
 
 impl Engine {
     pub(super) fn open(&mut self, spec: OpenSpec) {
@@ -180,6 +180,13 @@ impl Engine {
     pub(super) fn update_gate(&mut self, execution: Handle) {
         if let Some(e) = self.registry.executions.get_mut(execution) {
             e.update_gate(&mut self.effects);
+        }
+    }
+
+    /// Notes how far back the disk goes.
+    pub(super) fn kept_from(&mut self, execution: Handle, seq: u64, before: &KindTotals) {
+        if let Some(e) = self.registry.executions.get_mut(execution) {
+            e.log.keep_from(seq, before);
         }
     }
 

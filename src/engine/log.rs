@@ -7,13 +7,16 @@
 //! Chunks can also be *passed over*: only their number and their bytes are noted. They count as
 //! given up, and as of the kind before them, until [`ChunkLog::found`] corrects both.
 //!
+//! The log of an execution that is kept on disk also knows how far back the disk goes.
+//!
 //! Invariants ([`ChunkLog::audit`]):
 //! - G1: `tail_seq <= head_seq + 1`, and at most as many chunks are held as there are slots.
 //! - G2: totals before the tail plus held chunks are the totals through the head, for each kind.
 //! - G3: held chunks from `alike_from` on are all of kind `alike`.
+//! - G4: the oldest chunk on disk never moves back.
 
 use crate::engine::event::ChunkFacts;
-use crate::engine::policy::{Cursor, Log};
+use crate::engine::policy::{Cursor, Log, NOT_KEPT};
 use crate::limits;
 use crate::stream::{Kind, KindTotals, Kinds, Meta, Totals};
 
@@ -33,8 +36,17 @@ pub struct ChunkLog {
     alike_from: u64,
     /// Kept only once a subscriber filters by kind: see [`ChunkLog::keep_kind_totals`].
     through_head: Option<Box<KindTotals>>,
+    /// The oldest chunk on disk, if the execution is kept.
+    kept: Option<Box<Kept>>,
     /// The maximum number of chunks of one delivery, and of payload bytes behind its first chunk.
     delivery_max: (u64, u64),
+}
+
+/// The oldest chunk on disk, and the totals of all chunks before it.
+#[derive(Debug)]
+struct Kept {
+    from_seq: u64,
+    before: KindTotals,
 }
 
 /// The bounds of a delivery, where no subscriber needs smaller ones.
@@ -60,6 +72,7 @@ impl ChunkLog {
             alike: Kind::default(),
             alike_from: 1,
             through_head: None,
+            kept: None,
             delivery_max: DELIVERY_MAX,
         }
     }
@@ -67,6 +80,27 @@ impl ChunkLog {
     /// Creates a log without a ring, which holds no chunks.
     pub fn detached() -> ChunkLog {
         ChunkLog::new(1)
+    }
+
+    /// Notes that the disk holds every chunk from the first. Nothing was published yet.
+    pub fn keep(&mut self) {
+        assert!(self.head_seq == 0);
+        self.kept = Some(Box::new(Kept { from_seq: 1, before: KindTotals::default() }));
+    }
+
+    /// Notes that the disk holds no chunk before `from_seq` any more. `before` are the totals of
+    /// all these chunks.
+    pub fn keep_from(&mut self, from_seq: u64, before: &KindTotals) {
+        let kept = self.kept.as_mut().expect("only an execution that is kept is on disk");
+        assert!(from_seq >= kept.from_seq); // G4
+        assert!(from_seq <= self.head_seq + 1);
+        assert!(before.of(Kinds::ALL).chunks == from_seq - 1); // P2
+        **kept = Kept { from_seq, before: *before };
+    }
+
+    /// True if the disk holds chunks.
+    pub fn is_kept(&self) -> bool {
+        self.kept.is_some()
     }
 
     /// Makes room for a ring with `slot_count` descriptors, which is more than before.
@@ -295,7 +329,7 @@ impl ChunkLog {
         }
     }
 
-    /// Checks G1 to G3.
+    /// Checks G1 to G4.
     pub fn audit(&self) {
         assert!(self.tail_seq <= self.head_seq + 1);
         assert!(self.head_seq + 1 - self.tail_seq <= self.mask + 1);
@@ -311,6 +345,10 @@ impl ChunkLog {
         }
         let all = Totals { chunks: self.head_seq, bytes: self.total_bytes };
         assert_eq!(sum.of(Kinds::ALL), all);
+        if let Some(kept) = &self.kept {
+            assert!(kept.from_seq > 0 && kept.from_seq <= self.head_seq + 1);
+            assert!(kept.before.of(Kinds::ALL).bytes <= self.total_bytes);
+        }
     }
 }
 
@@ -344,6 +382,15 @@ impl Log for ChunkLog {
 
     fn totals_before_tail(&self, kinds: Kinds) -> Totals {
         self.before_tail.of(kinds)
+    }
+
+    #[inline]
+    fn kept_from_seq(&self) -> u64 {
+        self.kept.as_ref().map_or(NOT_KEPT, |kept| kept.from_seq)
+    }
+
+    fn totals_before_kept(&self, kinds: Kinds) -> Totals {
+        self.kept.as_ref().expect("the disk holds something").before.of(kinds)
     }
 }
 

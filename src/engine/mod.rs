@@ -64,6 +64,10 @@ pub mod wheel;
 #[cfg(test)]
 mod delivery_tests;
 #[cfg(test)]
+mod fetch_model_tests;
+#[cfg(test)]
+mod fetch_tests;
+#[cfg(test)]
 mod found_tests;
 #[cfg(test)]
 mod resume_tests;
@@ -76,8 +80,8 @@ pub use action::{
 };
 pub use deliver::FanOut;
 pub use event::{
-    ChunkFacts, Coalesce, Event, From, Hold, OnStall, OpenSpec, ProducerEnd, RingFacts, Secret,
-    Start, SubscribeSpec, SubscriberPlace, Timeouts,
+    ChunkFacts, Coalesce, Event, Fetched, From, Hold, OnStall, OpenSpec, ProducerEnd, RingFacts,
+    Secret, Start, SubscribeSpec, SubscriberPlace, Timeouts,
 };
 pub use gate::Gate;
 pub use policy::{Cursor, Log, Owed};
@@ -211,6 +215,10 @@ impl Engine {
             Event::Lost(subscriber) => self.lost(subscriber),
             Event::Moved(subscriber) => self.connection_moved(subscriber),
             Event::Broken(subscriber) => self.broken(subscriber),
+            Event::KeptFrom(execution, seq, before) => self.kept_from(execution, seq, before),
+            Event::Fetched { subscriber, from_seq, until_seq, result } => {
+                self.fetched(subscriber, from_seq..until_seq, result);
+            }
             Event::Overtaken(subscriber, from_seq, to_seq) => {
                 self.overtaken(subscriber, from_seq, to_seq);
             }

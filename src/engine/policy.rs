@@ -13,6 +13,13 @@
 //!   is exact even where the skipped chunks are no longer held.
 //! - P3: `block` never skips a chunk that is still held. Only `drop` and `buffer` skip the newest
 //!   chunk, after their reader has read everything that it was owed.
+//! - P4: a chunk that only the disk holds is fetched, and not skipped. Under `drop`, `buffer` and
+//!   `disconnect` this ends when the subscriber is *level* and has its backlog.
+//!
+//! A subscriber is level once its lag is within its own limit. Under `block` it is level once the
+//! ring holds its next chunk. Until then it is given everything and gates nobody. `replay` has no
+//! limit, so that it needs no level. `drop_oldest` and `conflate` want the newest chunks only, and
+//! never read from the disk.
 //!
 //! Tests: below against a log that forgets nothing; `sim/campaigns.rs` against the running engine.
 
@@ -29,16 +36,24 @@ pub struct Cursor {
     stop_seq: u64,
     /// The first chunk that was not yet published when the subscriber attached; 0 once the cursor
     /// has passed it. The backlog is not lag: the subscriber is given as much of it as is held.
+    /// [`AWAY`] or [`AWAY_CLAIMED`] for one that is not level.
     lag_from_seq: u64,
     /// Totals of all chunks of its kinds before `next_seq`, given or missed.
     pub seen: Totals,
 }
 
 const NO_STOP: u64 = u64::MAX;
+/// [`Cursor::lag_from_seq`] of a subscriber that is not level: everything is its backlog.
+const AWAY: u64 = u64::MAX;
+/// Like [`AWAY`], for one whose `seen` is the word of its client, or begins at zero.
+const AWAY_CLAIMED: u64 = u64::MAX - 1;
+/// [`Log::kept_from_seq`] where the disk holds nothing.
+pub const NOT_KEPT: u64 = u64::MAX;
 
 const _: () = {
     assert!(limits::KEYS_MAX == u64::BITS as usize); // `conflate` marks keys in one word.
     assert!(limits::KEYS_MAX <= u8::MAX as usize); // A key is a byte.
+    assert!(AWAY_CLAIMED < AWAY); // Both are behind every chunk.
 };
 
 /// The log as a policy sees it. Numbers may be torn where another thread writes them. An
@@ -54,6 +69,17 @@ pub trait Log {
     fn totals_through_head(&self, kinds: Kinds) -> Totals;
     /// Totals of all chunks of `kinds` that are no longer held.
     fn totals_before_tail(&self, kinds: Kinds) -> Totals;
+    /// The oldest chunk on disk, which holds everything from there to the tail; [`NOT_KEPT`] if
+    /// nothing is there. It may be a chunk that the ring holds, too.
+    #[inline]
+    fn kept_from_seq(&self) -> u64 {
+        NOT_KEPT
+    }
+    /// Totals of all chunks of `kinds` before the oldest one on disk. It is asked for only if the
+    /// disk holds something.
+    fn totals_before_kept(&self, kinds: Kinds) -> Totals {
+        self.totals_before_tail(kinds)
+    }
 }
 
 /// The decision of a policy: what a subscriber is owed now.
@@ -74,6 +100,11 @@ pub enum Owed {
         /// The reason for the gap.
         reason: GapReason,
     },
+    /// The chunks of its kinds from `next_seq` to before `until_seq`, which only the disk holds.
+    Fetch {
+        /// One past the last chunk: the tail of the ring.
+        until_seq: u64,
+    },
     /// The subscriber's end, because it lags too far.
     Disconnect,
 }
@@ -87,11 +118,11 @@ pub fn owed(terms: &Terms, cursor: &mut Cursor, log: &impl Log) -> Owed {
     }
     let tail_seq = log.tail_seq();
     if cursor.next_seq < tail_seq {
-        return Owed::Skip { until_seq: tail_seq, reason: GapReason::Overtaken };
+        return owed_behind(terms, cursor, log, tail_seq);
     }
     let end_seq = head_seq + 1;
     match terms.policy {
-        Policy::Block => Owed::Give { until_seq: end_seq },
+        Policy::Block | Policy::Replay => Owed::Give { until_seq: end_seq },
         Policy::Drop | Policy::Buffer => owed_under_drop(terms, cursor, log, end_seq),
         Policy::Conflate => owed_under_conflate(terms, cursor, log, end_seq),
         Policy::DropOldest if terms.limit.holds(lag(terms, cursor, log)) => {
@@ -102,6 +133,43 @@ pub fn owed(terms: &Terms, cursor: &mut Cursor, log: &impl Log) -> Owed {
             Owed::Give { until_seq: end_seq }
         }
         Policy::Disconnect => Owed::Disconnect,
+    }
+}
+
+/// Decides what a subscriber is owed whose next chunk is no longer in the ring.
+#[cold]
+fn owed_behind(terms: &Terms, cursor: &Cursor, log: &impl Log, tail_seq: u64) -> Owed {
+    let kept_from_seq = log.kept_from_seq();
+    if kept_from_seq == NOT_KEPT || !fetches(terms, cursor) {
+        return Owed::Skip { until_seq: tail_seq, reason: GapReason::Overtaken };
+    }
+    // Without the totals before its cursor the engine could not count that gap. The disk does.
+    if cursor.next_seq < kept_from_seq && !cursor.is_claimed() {
+        return Owed::Skip { until_seq: kept_from_seq.min(tail_seq), reason: GapReason::Expired };
+    }
+    Owed::Fetch { until_seq: tail_seq }
+}
+
+/// True if the subscriber is given chunks of an execution on disk from there, where the ring holds
+/// them no longer.
+pub fn fetches(terms: &Terms, cursor: &Cursor) -> bool {
+    match terms.policy {
+        Policy::Block | Policy::Replay => true,
+        // It is not level, or the chunks are from before it attached.
+        Policy::Drop | Policy::Buffer | Policy::Disconnect => cursor.catches_up(),
+        Policy::DropOldest | Policy::Conflate => false,
+    }
+}
+
+/// True if a subscriber that is away has come level: see the module's text.
+pub fn is_near(terms: &Terms, cursor: &Cursor, log: &impl Log) -> bool {
+    assert!(cursor.is_away());
+    if cursor.next_seq < log.tail_seq() {
+        return false;
+    }
+    match terms.policy {
+        Policy::Block | Policy::Replay => true,
+        _ => terms.limit.holds(pending(terms, cursor, log)),
     }
 }
 
@@ -209,6 +277,40 @@ impl Cursor {
         Cursor { lag_from_seq, ..self }
     }
 
+    /// Returns the same cursor for a subscriber that is not level. `is_claimed` says that `seen`
+    /// may be wrong.
+    #[must_use]
+    pub fn going_away(self, is_claimed: bool) -> Cursor {
+        let lag_from_seq = if is_claimed { AWAY_CLAIMED } else { AWAY };
+        Cursor { lag_from_seq, stop_seq: NO_STOP, ..self }
+    }
+
+    /// True if the subscriber is not level: it is given everything, and gates nobody.
+    #[inline]
+    pub fn is_away(&self) -> bool {
+        self.lag_from_seq >= AWAY_CLAIMED
+    }
+
+    /// True if `seen` is the word of a client. It is corrected where the ring knows better.
+    pub fn is_claimed(&self) -> bool {
+        self.lag_from_seq == AWAY_CLAIMED
+    }
+
+    /// Returns the same cursor for a subscriber that is level.
+    #[must_use]
+    pub fn come_level(self) -> Cursor {
+        assert!(self.is_away());
+        assert!(!self.is_claimed()); // Its lag was counted.
+        Cursor { lag_from_seq: 0, ..self }
+    }
+
+    /// Corrects `seen` to what the ring knows. Returns the difference.
+    pub fn settle(&mut self, seen: Totals) -> Totals {
+        assert!(self.is_away());
+        self.lag_from_seq = AWAY;
+        seen - std::mem::replace(&mut self.seen, seen)
+    }
+
     /// True while the subscriber is given the backlog.
     #[inline]
     pub fn catches_up(&self) -> bool {
@@ -278,6 +380,15 @@ impl Cursor {
         self.next_seq = until_seq;
     }
 
+    /// Moves the cursor to `until_seq` behind chunks that were given from the disk, or told of in a
+    /// gap. `passed` are the totals of those of its kinds.
+    pub fn pass(&mut self, until_seq: u64, passed: Totals) {
+        assert!(until_seq > self.next_seq); // P1
+        assert!(passed.chunks <= until_seq - self.next_seq); // P2
+        self.seen = self.seen + passed;
+        self.next_seq = until_seq;
+    }
+
     /// Notes that the subscriber was given the next chunk, of `length` bytes. `None` means that the
     /// next chunk is not of its kinds.
     #[inline]
@@ -315,11 +426,14 @@ impl Cursor {
     }
 }
 
-/// Totals of all chunks of `kinds` before `seq`, which is in `tail_seq..=head_seq + 1`.
+/// Totals of all chunks of `kinds` before `seq`, which is in `tail_seq..=head_seq + 1`, or is the
+/// oldest chunk on disk.
 pub fn totals_before(kinds: Kinds, seq: u64, log: &impl Log) -> Totals {
     let tail_seq = log.tail_seq();
     if seq > log.head_seq() {
         log.totals_through_head(kinds)
+    } else if seq < tail_seq && seq == log.kept_from_seq() {
+        log.totals_before_kept(kinds)
     } else if seq <= tail_seq {
         log.totals_before_tail(kinds)
     } else if kinds.is_all() {

@@ -8,11 +8,12 @@ use crate::stream::{Kind, LagLimit};
 struct Memory {
     chunks: Vec<Meta>,
     tail_seq: u64,
+    kept_from_seq: u64,
 }
 
 impl Memory {
     fn new() -> Memory {
-        Memory { chunks: Vec::new(), tail_seq: 1 }
+        Memory { chunks: Vec::new(), tail_seq: 1, kept_from_seq: NOT_KEPT }
     }
 
     fn push(&mut self, length: u32, kind: Kind, key: u8) {
@@ -49,6 +50,12 @@ impl Log for Memory {
     fn totals_before_tail(&self, kinds: Kinds) -> Totals {
         self.sum(kinds, 1, self.tail_seq)
     }
+    fn kept_from_seq(&self) -> u64 {
+        self.kept_from_seq
+    }
+    fn totals_before_kept(&self, kinds: Kinds) -> Totals {
+        self.sum(kinds, 1, self.kept_from_seq)
+    }
 }
 
 fn terms(policy: Policy, chunks: u32) -> Terms {
@@ -80,6 +87,45 @@ fn who_comes_late_is_owed_all_that_is_held_whatever_its_limit() {
         };
         assert_eq!(owed(&terms, &mut cursor, &log), expected, "{policy}");
     }
+}
+
+/// Each policy behind the tail: the disk is asked, unless the subscriber is level and its policy
+/// skips, or wants the newest chunks only.
+#[test]
+fn what_only_the_disk_holds_is_fetched_until_one_is_level() {
+    let mut log = Memory { kept_from_seq: 4, ..Memory::new() };
+    (0..20).for_each(|_| log.push(10, Kind::Output, 0));
+    log.tail_seq = 11;
+    let fetch = Owed::Fetch { until_seq: 11 };
+    let overtaken = Owed::Skip { until_seq: 11, reason: GapReason::Overtaken };
+    let expired = Owed::Skip { until_seq: 4, reason: GapReason::Expired };
+    for policy in Policy::ALL {
+        let terms = terms(policy, 3);
+        let (at_first, at_kept) = match policy {
+            Policy::Block | Policy::Replay => ([expired, expired], [fetch, fetch]),
+            Policy::DropOldest | Policy::Conflate => ([overtaken; 2], [overtaken; 2]),
+            _ => ([overtaken, expired], [overtaken, fetch]),
+        };
+        for (seq, [level, away]) in [(1, at_first), (4, at_kept)] {
+            let seen = log.sum(Kinds::ALL, 1, seq);
+            let mut cursor = Cursor::new(seq, seen);
+            assert_eq!(owed(&terms, &mut cursor, &log), level, "{policy} {seq}");
+            let mut cursor = cursor.going_away(false);
+            assert_eq!(owed(&terms, &mut cursor, &log), away, "{policy} {seq}");
+        }
+        // In the ring everything is given until the lag is within the limit.
+        for (seq, is_level) in [(11, matches!(policy, Policy::Block | Policy::Replay)), (18, true)]
+        {
+            let mut away = Cursor::new(seq, log.sum(Kinds::ALL, 1, seq)).going_away(false);
+            assert_eq!(is_near(&terms, &away, &log), is_level, "{policy} {seq}");
+            if !matches!(policy, Policy::Conflate) {
+                assert_eq!(owed(&terms, &mut away, &log), Owed::Give { until_seq: 21 });
+            }
+        }
+    }
+    let mut gone = Cursor::new(1, Totals::ZERO);
+    let gap = gone.skip(Kinds::ALL, 4, GapReason::Expired, &log).unwrap();
+    assert_eq!((gap.from_seq, gap.to_seq, gap.chunk_count, gap.byte_count), (1, 3, 3, 30));
 }
 
 #[test]
@@ -154,6 +200,7 @@ fn conflate_gives_the_newest_of_each_key_and_a_gap_for_the_rest() {
                 cursor.skip(Kinds::ALL, until_seq, reason, &log).unwrap();
             }
             Owed::Disconnect => panic!("conflate never disconnects"),
+            Owed::Fetch { .. } => panic!("nothing is kept on disk"),
         }
     }
     assert_eq!(given, [4, 5, 6]);
@@ -177,7 +224,7 @@ fn disconnect_gives_everything_up_to_its_limit_and_then_the_end() {
 fn every_chunk_is_given_or_missed_exactly_once() {
     for seed in 0..2_000 {
         let mut random = Random::new(seed);
-        let policy = Policy::ALL[random.below(6) as usize];
+        let policy = Policy::ALL[random.below(Policy::ALL.len() as u64) as usize];
         let kinds = match random.below(3) {
             0 => Kinds::ALL,
             1 => Kinds::NONE.with(Kind::Stdout),
@@ -216,7 +263,8 @@ fn every_chunk_is_given_or_missed_exactly_once() {
                 Owed::Skip { until_seq, reason } => {
                     assert!(until_seq > before, "seed {seed}");
                     let overtaken = reason == GapReason::Overtaken;
-                    assert!(policy != Policy::Block || overtaken, "seed {seed}");
+                    let skips = !matches!(policy, Policy::Block | Policy::Replay);
+                    assert!(skips || overtaken, "seed {seed}");
                     let sum = log.sum(kinds, before, until_seq);
                     if let Some(gap) = cursor.skip(kinds, until_seq, reason, &log) {
                         assert_eq!((gap.from_seq, gap.to_seq), (before, until_seq - 1));
@@ -227,6 +275,7 @@ fn every_chunk_is_given_or_missed_exactly_once() {
                     }
                     missed = missed + sum;
                 }
+                Owed::Fetch { .. } => panic!("seed {seed}: nothing is kept on disk"),
                 Owed::Disconnect => {
                     assert!(policy == Policy::Disconnect, "seed {seed}");
                     disconnected = true;

@@ -99,7 +99,7 @@ fn nothing_that_is_said_breaks_anything_later() {
         let seen = Totals { chunks, ..seen };
         let stderr = Kinds::NONE.with(Kind::Stderr);
         let kinds = if random.chance(1, 2) { Kinds::ALL } else { stderr };
-        let policy = Policy::ALL[random.below(6) as usize];
+        let policy = Policy::ALL[random.below(Policy::ALL.len() as u64) as usize];
         let limit_bytes = random.chance(1, 2).then_some(100);
         let from = From::Seq { seq, seen: Some(seen) };
         let spec = SubscribeSpec { from, kinds, limit_bytes, ..with(policy) };

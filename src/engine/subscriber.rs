@@ -4,12 +4,14 @@
 //! it that a delivery touches is kept small, and lies beside its neighbours of the same execution.
 //! `remote.rs` has the subscriber on another thread.
 
+use std::ops::Range;
+
 use crate::base::planted::{Planted, planted};
-use crate::base::{Instant, SubscriberId};
-use crate::engine::action::{AcknowledgeError, Subscribed};
-use crate::engine::event::{Coalesce, RingFacts, SubscribeSpec, SubscriberPlace};
+use crate::base::{Handle, Instant, SubscriberId};
+use crate::engine::action::{AcknowledgeError, Action, Subscribed};
+use crate::engine::event::{Coalesce, Fetched, RingFacts, SubscribeSpec, SubscriberPlace};
 use crate::engine::log::ChunkLog;
-use crate::engine::policy::{Cursor, Log, Owed, owed, pending};
+use crate::engine::policy::{Cursor, Log, Owed, fetches, is_near, owed, pending, totals_before};
 use crate::engine::reserve::Replay;
 use crate::engine::resume::Successor;
 use crate::engine::wheel::TimerId;
@@ -45,6 +47,9 @@ pub(super) struct Local {
     pub progress_reported: u64,
     /// With acknowledgements, one past the last chunk that it may be given.
     pub acked_until_seq: u64,
+    /// One past the last chunk that the disk was asked for, until it answers; 0 otherwise. Nothing
+    /// but the answer moves the cursor meanwhile.
+    pub fetch_until_seq: u64,
     pub detail: Box<Detail>,
 }
 
@@ -56,6 +61,8 @@ pub(super) struct Detail {
     pub gone: Totals,
     pub missed: Totals,
     pub since: Instant,
+    /// The time at which it came level, if it read from the disk, or at which it attached.
+    pub level_at: Instant,
     /// The time at which its connection last accepted a part of what it was given.
     pub moved_at: Instant,
     /// The window of acknowledgements in the subscription, in chunks.
@@ -123,10 +130,30 @@ pub(super) enum Next {
         until_seq: u64,
         is_cut: bool,
     },
+    /// A run of chunks that the disk is asked for.
+    Fetch(Fetch),
     Gap(Gap),
     Disconnect,
+    /// The subscriber has come level. It is asked again.
+    Level,
     /// The subscriber was given everything, and the execution is over.
     CaughtUp,
+}
+
+/// The chunks that the disk is asked for: see [`crate::engine::Action::Fetch`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Fetch {
+    pub from_seq: u64,
+    pub until_seq: u64,
+    pub chunks_max: u32,
+}
+
+impl Fetch {
+    /// The question to the shard.
+    pub fn action(self, subscriber: SubscriberId, execution: Handle) -> Action {
+        let Fetch { from_seq, until_seq, chunks_max } = self;
+        Action::Fetch { subscriber, execution, from_seq, until_seq, chunks_max }
+    }
 }
 
 /// The consequence of chunks that were overwritten before their delivery.
@@ -135,12 +162,14 @@ pub(super) enum Overtaken {
     /// No chunk of its kinds was among them.
     NothingMissed,
     Gap(Gap),
+    /// The disk has them.
+    Fetch(Fetch),
     Disconnect,
 }
 
 const _: () = {
     assert!(size_of::<Local>() <= 128); // A pair of cache lines, which are fetched together.
-    assert!(size_of::<Detail>() <= 144); // Ten thousand subscribers may be idle at once.
+    assert!(size_of::<Detail>() <= 152); // Ten thousand subscribers may be idle at once.
     assert!(limits::DROP_LIMIT_CHUNKS > 0);
     assert!(limits::BUFFER_LIMIT_CHUNKS >= limits::DROP_LIMIT_CHUNKS);
     assert!(limits::DISCONNECT_LIMIT_CHUNKS >= limits::BUFFER_LIMIT_CHUNKS);
@@ -159,6 +188,7 @@ impl Local {
             gone,
             missed: Totals::ZERO,
             since: now,
+            level_at: now,
             moved_at: now,
             ack_window: spec.ack_window,
             window: None,
@@ -182,6 +212,7 @@ impl Local {
             gone: false,
             progress_reported: 0,
             acked_until_seq: u64::MAX,
+            fetch_until_seq: 0,
             detail,
         }
     }
@@ -193,11 +224,12 @@ impl Local {
             || self.demand != u32::MAX
             || self.coalesces
             || self.acked_until_seq != u64::MAX
+            || self.cursor.is_away()
             || (self.cursor.catches_up() && self.terms.policy != Policy::Block)
             || !self.terms.kinds.is_all();
         self.plain_chunks = match self.terms.policy {
             _ if looks => 0,
-            Policy::Block => u64::MAX,
+            Policy::Block | Policy::Replay => u64::MAX,
             Policy::Conflate => 1,
             _ if self.terms.limit.bytes != u64::MAX => 1, // One chunk always fits.
             _ => u64::from(self.terms.limit.chunks),
@@ -218,6 +250,16 @@ impl Local {
     #[inline]
     pub fn next(&mut self, log: &ChunkLog, ended: bool) -> Next {
         assert!(self.connection == ConnectionState::Up);
+        if self.cursor.is_away() {
+            if self.fetch_until_seq != 0 {
+                return Next::Nothing; // The answer moves the cursor, and nothing else does.
+            }
+            if is_near(&self.terms, &self.cursor, log) {
+                self.cursor = self.cursor.come_level();
+                self.set_plain();
+                return Next::Level;
+            }
+        }
         let early = planted(Planted::EndBeforeLastChunk) && ended;
         if self.cursor.next_seq + u64::from(early) > log.head_seq() {
             self.flush = false;
@@ -237,6 +279,7 @@ impl Local {
                 Next::Disconnect
             }
             Owed::Skip { until_seq, reason } => self.skip(until_seq, reason, log, ended),
+            Owed::Fetch { until_seq } => self.fetch(until_seq).map_or(Next::Nothing, Next::Fetch),
             Owed::Disconnect => Next::Disconnect,
         }
     }
@@ -366,6 +409,108 @@ impl Local {
         }
     }
 
+    /// Asks the disk for the chunks from the cursor to before `until_seq`, within the demand and
+    /// the window of acknowledgements. From now on the subscriber is not level.
+    fn fetch(&mut self, until_seq: u64) -> Option<Fetch> {
+        assert!(self.fetch_until_seq == 0); // One at a time.
+        let from_seq = self.cursor.next_seq;
+        let (mut until_seq, mut chunks_max) = (until_seq, self.demand);
+        if let Some(Window { chunks, .. }) = self.detail.window {
+            chunks_max = chunks_max.min(chunks);
+            // While everything is acknowledged, the window begins at the next chunk of its kinds.
+            if self.detail.reported_seq > self.detail.acked_seq {
+                until_seq = until_seq.min(self.acked_until_seq);
+            }
+        }
+        if chunks_max == 0 || until_seq <= from_seq {
+            return None;
+        }
+        if !self.cursor.is_away() {
+            self.cursor = self.cursor.going_away(false);
+            self.set_plain();
+        }
+        self.fetch_until_seq = until_seq;
+        assert!(self.plain_chunks == 0); // Nothing is given to it in passing.
+        Some(Fetch { from_seq, until_seq, chunks_max })
+    }
+
+    /// Takes the answer of the disk, and moves behind it. Returns the gap to report, if there is
+    /// one.
+    pub fn fetched(&mut self, seqs: Range<u64>, result: Fetched, log: &ChunkLog) -> Option<Gap> {
+        let asked_until_seq = std::mem::take(&mut self.fetch_until_seq);
+        let Range { start: from_seq, end: until_seq } = seqs;
+        assert!(self.cursor.is_away());
+        assert!(from_seq == self.cursor.next_seq); // P1: nothing has moved it meanwhile.
+        assert!(from_seq < until_seq && until_seq <= asked_until_seq); // It was asked for.
+        let (Fetched::Given { totals, .. } | Fetched::Lost { totals, .. }) = result;
+        self.cursor.pass(until_seq, totals);
+        if until_seq >= log.tail_seq() {
+            let seen = totals_before(self.terms.kinds, until_seq, log);
+            self.detail.start = self.detail.start + self.cursor.settle(seen);
+        }
+        if totals.chunks == 0 {
+            return None;
+        }
+        self.fresh = false;
+        let taken = match result {
+            Fetched::Given { .. } => totals.chunks.min(u32::MAX.into()) as u32,
+            Fetched::Lost { .. } => 1, // A gap counts as a delivery.
+        };
+        if self.demand != u32::MAX {
+            self.demand = self.demand.saturating_sub(taken); // It may have become less meanwhile.
+        }
+        if let Some(Window { chunks, .. }) = self.detail.window {
+            let is_acked = self.detail.reported_seq <= self.detail.acked_seq;
+            let bound_seq = if is_acked { from_seq + u64::from(chunks) } else { 0 };
+            self.acked_until_seq = self.acked_until_seq.max(bound_seq);
+        }
+        match result {
+            Fetched::Given { last_seq, .. } => {
+                assert!((from_seq..until_seq).contains(&last_seq));
+                self.detail.reported_seq = last_seq;
+                None
+            }
+            Fetched::Lost { reason, .. } => {
+                self.detail.reported_seq = until_seq - 1;
+                self.detail.missed = self.detail.missed + totals;
+                let Totals { chunks: chunk_count, bytes: byte_count } = totals;
+                Some(Gap { from_seq, to_seq: until_seq - 1, chunk_count, byte_count, reason })
+            }
+        }
+    }
+
+    /// True if it is given chunks from the disk where the ring holds them no longer, and its next
+    /// chunk is `next_seq`.
+    fn reads_from_disk(&self, next_seq: u64, log: &ChunkLog) -> bool {
+        let cursor = self.cursor.moved_to(next_seq, self.cursor.seen);
+        log.is_kept() && fetches(&self.terms, &cursor)
+    }
+
+    /// Takes back what was not given from chunk `from_seq` on, and asks the disk for the chunks
+    /// through `to_seq`, which the ring holds no longer. The log does not know that yet.
+    fn fetch_overtaken(&mut self, from_seq: u64, to_seq: u64, log: &ChunkLog) -> Option<Fetch> {
+        let kinds = self.terms.kinds;
+        let wanted = |&seq: &u64| kinds.contains(log.meta(seq).kind);
+        let mut back = Totals::ZERO;
+        let seqs = (from_seq..self.cursor.next_seq).filter(wanted);
+        seqs.for_each(|seq| back.count(log.meta(seq).length));
+        self.cursor = Cursor::new(from_seq, self.cursor.seen - back).going_away(false);
+        self.set_plain();
+        if self.demand != u32::MAX {
+            self.demand = self.demand.saturating_add(back.chunks as u32).min(u32::MAX - 1);
+        }
+        self.detail.reported_seq = self.last_reported_before(from_seq, log);
+        self.fetch(to_seq + 1)
+    }
+
+    /// Returns the last chunk of its kinds before `seq` that it was told of. If the ring holds
+    /// none, everything counts as acknowledged.
+    fn last_reported_before(&self, seq: u64, log: &ChunkLog) -> u64 {
+        let wanted = |&seq: &u64| self.terms.kinds.contains(log.meta(seq).kind);
+        let last_seq = (log.tail_seq()..seq).rev().find(wanted);
+        last_seq.unwrap_or(self.detail.acked_seq.min(seq - 1))
+    }
+
     /// True while the subscriber has not been told of all chunks that were gone when it attached.
     fn is_late(&self) -> bool {
         self.fresh && self.cursor.seen.chunks < self.detail.gone.chunks
@@ -383,14 +528,14 @@ impl Local {
     pub fn is_over(&mut self, log: &ChunkLog) -> bool {
         match owed(&self.terms, &mut self.cursor, log) {
             Owed::Disconnect => true,
-            Owed::Skip { .. } => self.is_overtaken(log),
-            Owed::Give { .. } | Owed::Nothing => false,
+            Owed::Skip { reason: GapReason::Overtaken, .. } => self.is_overtaken(log),
+            Owed::Give { .. } | Owed::Skip { .. } | Owed::Fetch { .. } | Owed::Nothing => false,
         }
     }
 
     /// True if it may hold its producer back.
     pub fn gates(&self) -> bool {
-        self.terms.policy == Policy::Block && !self.gone
+        self.terms.policy == Policy::Block && !self.gone && !self.cursor.is_away()
     }
 
     /// The last acknowledged chunk; `None` without acknowledgements.
@@ -492,8 +637,18 @@ impl Local {
                 sum
             })
         };
+        assert!(self.fetch_until_seq == 0); // It was given chunks of the ring.
+        let reads_from_disk = self.reads_from_disk(from_seq, log);
+        let kept_from_seq = if reads_from_disk { log.kept_from_seq() } else { u64::MAX };
+        if kept_from_seq <= from_seq && sum(from_seq..to_seq + 1).chunks > 0 {
+            let fetch = self.fetch_overtaken(from_seq, to_seq, log);
+            return fetch.map_or(Overtaken::NothingMissed, Overtaken::Fetch);
+        }
+        // The rest, which the disk still holds, will be found to be overwritten in its turn.
+        let to_seq = if kept_from_seq <= from_seq { to_seq } else { to_seq.min(kept_from_seq - 1) };
         let missed = sum(from_seq..to_seq + 1);
-        if self.terms.policy == Policy::Disconnect && missed.chunks > 0 {
+        let is_cut = self.terms.policy == Policy::Disconnect && !reads_from_disk;
+        if is_cut && missed.chunks > 0 {
             let seen = self.cursor.seen - sum(from_seq..next_seq);
             self.cursor = Cursor::new(from_seq, seen);
             return Overtaken::Disconnect;
@@ -504,12 +659,14 @@ impl Local {
             _ => self.cursor.jumped_to(to_seq + 1, seen),
         };
         self.detail.missed = self.detail.missed + missed;
-        self.detail.reported_seq = to_seq;
         if missed.chunks == 0 {
+            self.detail.reported_seq = self.last_reported_before(from_seq, log);
             return Overtaken::NothingMissed;
         }
+        self.detail.reported_seq = to_seq;
         // Once a `block` subscriber is attached, the gate protects its chunks.
         let reason = match self.terms.policy {
+            _ if reads_from_disk => GapReason::Expired,
             Policy::Block => GapReason::Late,
             _ => GapReason::Overtaken,
         };

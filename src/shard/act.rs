@@ -124,6 +124,9 @@ pub(super) fn act<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, a
         Action::StartProducer(execution) => produce::start_producer(shard, execution),
         Action::WakeProducer(execution) => wake_producer(shard, execution),
         Action::StopProducer(execution) => stop_producer(shard, execution),
+        Action::Fetch { subscriber, execution, from_seq, .. } => {
+            fetch(shard, subscriber, execution, from_seq);
+        }
         Action::Gap(subscriber, execution, gap) => {
             let to = Addressee {
                 subscriber,
@@ -165,6 +168,19 @@ pub(super) fn act<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, a
             detach_reader(shard, subscriber, execution, reason);
         }
     }
+}
+
+/// Gives a subscriber chunks from the disk, beginning with `from_seq`. Nothing may be lost here in
+/// silence, so that there is no answer without a journal: `Event::Fetched` is owed.
+#[cold]
+fn fetch<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &mut Shard<R, O>,
+    subscriber: SubscriberId,
+    execution: Handle,
+    from_seq: u64,
+) {
+    let run = run_mut(shard, execution);
+    unreachable!("{subscriber:?} asks for chunk {from_seq} of {}: no disk keeps it", run.id);
 }
 
 /// Records an action in the flight recorder, except for chunks, which are too many.

@@ -201,6 +201,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
         spec.progress = options.progress.unwrap_or(progress);
         spec.bytes_expected = need.estimated_bytes;
         spec.secret = self.secrets.draw().map_err(|_| ExecuteError::NoRandomness)?;
+        assert!(!spec.kept); // Without a journal nobody answers `Action::Fetch`.
         let Reply::Opened(result) = self.ask(Event::Open(spec)) else {
             unreachable!("the reply fits the request");
         };

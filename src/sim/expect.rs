@@ -96,7 +96,7 @@ impl Follower {
             Expected::Chunk(next_seq)
         };
         match self.policy {
-            Policy::Block => Expected::Chunk(next_seq),
+            Policy::Block | Policy::Replay => Expected::Chunk(next_seq),
             Policy::Disconnect if !within => Expected::Detached,
             Policy::Disconnect => Expected::Chunk(next_seq),
             Policy::Drop | Policy::Buffer => {

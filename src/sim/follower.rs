@@ -483,6 +483,8 @@ impl Follower {
                 matches!(policy, Policy::Drop | Policy::Buffer | Policy::DropOldest)
             }
             GapReason::Overtaken => !matches!(policy, Policy::Block | Policy::Disconnect),
+            // Nothing is kept on disk.
+            GapReason::Corrupt | GapReason::Expired | GapReason::Unwritten => false,
         };
         if !fits {
             return Err(format!("not under {policy}"));

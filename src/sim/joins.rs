@@ -160,7 +160,7 @@ impl Stage {
             Habitat::Remote if random.chance(plan.doors, 1_000) => Habitat::Door,
             habitat => habitat,
         };
-        let policy = Policy::ALL[random.below(6) as usize];
+        let policy = Policy::ALL[random.below(Policy::ALL.len() as u64) as usize];
         let mut spec =
             SubscribeSpec { policy, place: SubscriberPlace::Local, ..Default::default() };
         spec.replays = random.chance(plan.replays, 1_000);
@@ -326,7 +326,7 @@ impl Stage {
             (None, Policy::Drop | Policy::DropOldest) => 10,
             (None, Policy::Buffer) => 100,
             (None, Policy::Disconnect) => 1_000,
-            (None, Policy::Block | Policy::Conflate) => u32::MAX,
+            (None, Policy::Block | Policy::Conflate | Policy::Replay) => u32::MAX,
         };
         let limit_chunks = follower.granted_chunks(execution);
         let is_invalid = spec.limit_chunks == Some(0)

@@ -395,6 +395,9 @@ impl Scene {
                     GapReason::Conflated => "gap conflated",
                     GapReason::Overtaken => "gap overtaken",
                     GapReason::Late => "gap late",
+                    GapReason::Corrupt | GapReason::Expired | GapReason::Unwritten => {
+                        unreachable!("nothing is kept on disk")
+                    }
                 });
             }
             Delivery::Progress(progress) => {
@@ -451,6 +454,7 @@ fn number_of(action: &Action) -> usize {
         Action::WakeProducer(_) => 5,
         Action::StopProducer(_) => 6,
         Action::Deliver { .. } => 7,
+        Action::Fetch { .. } => unreachable!("nothing is kept on disk"),
         Action::Gap(..) => 8,
         Action::Progress(..) => 9,
         Action::End(..) => 10,

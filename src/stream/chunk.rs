@@ -350,9 +350,27 @@ pub enum GapReason {
     Overtaken,
     /// The chunks were gone before the subscriber attached.
     Late,
+    /// The disk holds the chunks no longer as they were written. They were found damaged, and not
+    /// given.
+    Corrupt,
+    /// The chunks were kept on disk, and were removed when their retention was over.
+    Expired,
+    /// The chunks were never written to the disk, because it was full or broken.
+    Unwritten,
 }
 
 impl GapReason {
+    /// Every reason.
+    pub const ALL: [GapReason; 7] = [
+        GapReason::Lag,
+        GapReason::Conflated,
+        GapReason::Overtaken,
+        GapReason::Late,
+        GapReason::Corrupt,
+        GapReason::Expired,
+        GapReason::Unwritten,
+    ];
+
     /// The name on every wire.
     pub fn name(self) -> &'static str {
         match self {
@@ -360,6 +378,9 @@ impl GapReason {
             GapReason::Conflated => "conflated",
             GapReason::Overtaken => "overtaken",
             GapReason::Late => "late",
+            GapReason::Corrupt => "corrupt",
+            GapReason::Expired => "expired",
+            GapReason::Unwritten => "unwritten",
         }
     }
 }

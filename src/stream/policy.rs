@@ -32,17 +32,22 @@ pub enum Policy {
     Conflate,
     /// The subscriber is owed everything. If it lags too far, it is detached.
     Disconnect,
+    /// The subscriber is owed everything that the ring or the disk holds, and nobody waits for it.
+    /// Chunks that neither of them holds are gaps. On an execution that is not kept on disk only
+    /// the ring holds chunks.
+    Replay,
 }
 
 impl Policy {
     /// Every policy.
-    pub const ALL: [Policy; 6] = [
+    pub const ALL: [Policy; 7] = [
         Policy::Drop,
         Policy::DropOldest,
         Policy::Buffer,
         Policy::Block,
         Policy::Conflate,
         Policy::Disconnect,
+        Policy::Replay,
     ];
 
     /// The name on every wire and in every option.
@@ -54,6 +59,7 @@ impl Policy {
             Policy::Block => "block",
             Policy::Conflate => "conflate",
             Policy::Disconnect => "disconnect",
+            Policy::Replay => "replay",
         }
     }
 
@@ -63,7 +69,7 @@ impl Policy {
             Policy::Drop | Policy::DropOldest => limits::DROP_LIMIT_CHUNKS,
             Policy::Buffer => limits::BUFFER_LIMIT_CHUNKS,
             Policy::Disconnect => limits::DISCONNECT_LIMIT_CHUNKS,
-            Policy::Block | Policy::Conflate => ring_chunks,
+            Policy::Block | Policy::Conflate | Policy::Replay => ring_chunks,
         };
         LagLimit { chunks: chunks.min(ring_chunks), bytes: u64::MAX }
     }

@@ -10,15 +10,6 @@ use streamdoor::stream::{DetachReason, EndState, Outcome, Policy, Totals};
 
 use crate::world::{FORMATS, World, check, options};
 
-const POLICIES: [Policy; 6] = [
-    Policy::Drop,
-    Policy::DropOldest,
-    Policy::Buffer,
-    Policy::Block,
-    Policy::Conflate,
-    Policy::Disconnect,
-];
-
 fn of(policy: Policy) -> DeliveryOptions {
     DeliveryOptions { policy: Some(policy), ..DeliveryOptions::default() }
 }
@@ -27,7 +18,7 @@ fn of(policy: Policy) -> DeliveryOptions {
 fn with_every_policy_what_came_and_what_was_missed_are_all() {
     let world = World::new();
     for format in FORMATS {
-        for policy in POLICIES {
+        for policy in Policy::ALL {
             let delivery_options = of(policy);
             let (execute, follow) = (ExecuteOptions::default(), options(format, delivery_options));
             let arguments = json!({"chunks": 200});

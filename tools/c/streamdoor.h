@@ -88,7 +88,8 @@ enum { /* sd_read_options.policy: what happens to a reader that lags */
     SD_POLICY_BUFFER = 3,
     SD_POLICY_BLOCK = 4,   /* nothing is lost: the producer waits */
     SD_POLICY_CONFLATE = 5,
-    SD_POLICY_DISCONNECT = 6
+    SD_POLICY_DISCONNECT = 6,
+    SD_POLICY_REPLAY = 7   /* nobody waits for it; what the ring has lost is a gap */
 };
 
 enum { SD_FROM_START = 0, SD_FROM_LIVE = 1, SD_FROM_SEQ = 2 }; /* sd_read_options.from */

@@ -32,7 +32,7 @@ __all__ = [
     "Stopped",
 ]
 
-POLICIES = ("drop", "drop_oldest", "buffer", "block", "conflate", "disconnect")
+POLICIES = ("drop", "drop_oldest", "buffer", "block", "conflate", "disconnect", "replay")
 KINDS = (
     "output", "stdout", "stderr", "row", "match", "sample", "text", "tool_call", "tool_arguments",
     "json", "log", "custom", "content", "structured",

@@ -33,7 +33,7 @@ Usage: streamdoor demo             compare three policies and a late subscriber,
   --process LIST      the time each subscriber takes for a chunk, in turn
                                                     [0,10ms,50ms; of a file 0]
   --policy P          the behaviour when a subscriber lags: drop, drop_oldest, buffer, block,
-                      conflate, disconnect                    [drop; of a file block]
+                      conflate, disconnect, replay            [drop; of a file block]
   --max-chunks N      how far it may lag                      [the policy's default]
   --file PATH         stream this file instead, and print each subscriber's SHA-256
   --receipts WHICH    print each receipt: all, none, or auto (up to 1,000)  [auto]

@@ -102,6 +102,7 @@ impl<L: Link> Subscriber<L> {
         let next = match owed {
             Owed::Nothing => return self.look_around(),
             Owed::Disconnect => None,
+            Owed::Fetch { .. } => unreachable!("no reader elsewhere has a disk to read from"),
             Owed::Give { until_seq } => Some(Ok(until_seq)),
             Owed::Skip { until_seq, reason } => {
                 Some(Err(self.cursor.skip(kinds, until_seq, reason, &log)))

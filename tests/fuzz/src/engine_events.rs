@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use streamdoor::base::{ExecutionId, Handle, Instant, ProgressToken, SubscriberId};
 use streamdoor::engine::{
-    Action, ChunkFacts, Coalesce, Engine, EngineLimits, Event, From, Gate, Hold, OnStall, OpenSpec,
-    ProducerEnd, ProgressSource, Reply, RingFacts, Secret, Start, SubscribeSpec, Subscribed,
-    SubscriberPlace, Timeouts,
+    Action, ChunkFacts, Coalesce, Engine, EngineLimits, Event, Fetched, From, Gate, Hold, OnStall,
+    OpenSpec, ProducerEnd, ProgressSource, Reply, RingFacts, Secret, Start, SubscribeSpec,
+    Subscribed, SubscriberPlace, Timeouts,
 };
-use streamdoor::stream::{Exit, Kind, Kinds, Measure, Policy, ProgressReport, Totals};
+use streamdoor::stream::{
+    Exit, GapReason, Kind, KindTotals, Kinds, Measure, Policy, ProgressReport, Totals,
+};
 
 use super::draw::Draw;
 
@@ -29,6 +31,10 @@ struct Run {
     /// The oldest chunk according to the last report to the engine.
     reported_tail_seq: u64,
     total_bytes: u64,
+    /// The kind and the length of each chunk.
+    chunks: Vec<(Kind, u32)>,
+    /// The oldest chunk on disk, if the execution is kept there.
+    kept_from_seq: u64,
     is_released: bool,
 }
 
@@ -44,9 +50,21 @@ enum Producer {
 struct Sub {
     id: SubscriberId,
     place: SubscriberPlace,
+    kinds: Kinds,
     is_all: bool,
     next_seq: u64,
+    /// True while the disk was asked for chunks.
+    is_fetching: bool,
     is_over: bool,
+}
+
+/// A question to the disk.
+struct Question {
+    subscriber: SubscriberId,
+    execution: Handle,
+    from_seq: u64,
+    until_seq: u64,
+    chunks_max: u32,
 }
 
 struct World {
@@ -55,6 +73,7 @@ struct World {
     free_rings: usize,
     runs: Vec<Run>,
     subs: Vec<Sub>,
+    questions: Vec<Question>,
 }
 
 /// Checks a run of events.
@@ -69,7 +88,8 @@ pub fn check(data: &[u8]) {
         ..Default::default()
     };
     let engine = Engine::new(limits, now);
-    let mut world = World { engine, now, free_rings: RINGS, runs: vec![], subs: vec![] };
+    let mut world =
+        World { engine, now, free_rings: RINGS, runs: vec![], subs: vec![], questions: vec![] };
     for _ in 0..STEPS_MAX {
         if draw.is_empty() {
             break;
@@ -116,6 +136,8 @@ impl World {
                 tail_seq: 1,
                 reported_tail_seq: 1,
                 total_bytes: 0,
+                chunks: Vec::new(),
+                kept_from_seq: 1,
                 is_released: false,
             });
         }
@@ -162,10 +184,22 @@ impl World {
             Action::Deliver { execution, from_seq, until_seq } => {
                 self.deliver(execution, from_seq, until_seq, draw);
             }
+            Action::Fetch { subscriber, execution, from_seq, until_seq, chunks_max } => {
+                let head_seq = self.run(execution).head_seq;
+                let sub = self.sub(subscriber);
+                assert!(!sub.is_over && !sub.is_fetching, "two questions at once");
+                assert!(from_seq >= sub.next_seq && from_seq < until_seq && chunks_max > 0);
+                assert!(until_seq <= head_seq + 1);
+                assert!(!sub.is_all || from_seq == sub.next_seq, "a hole before {from_seq}");
+                (sub.is_fetching, sub.next_seq) = (true, from_seq);
+                let question = Question { subscriber, execution, from_seq, until_seq, chunks_max };
+                self.questions.push(question);
+            }
             Action::Gap(subscriber, execution, gap) => {
                 let head_seq = self.run(execution).head_seq;
                 let sub = self.sub(subscriber);
                 assert!(!sub.is_over && gap.from_seq <= gap.to_seq && gap.to_seq <= head_seq);
+                assert!(!sub.is_fetching);
                 assert!(gap.chunk_count <= gap.to_seq - gap.from_seq + 1);
                 assert!(gap.from_seq >= sub.next_seq);
                 assert!(!sub.is_all || gap.from_seq == sub.next_seq, "a hole before {gap:?}");
@@ -226,6 +260,7 @@ impl World {
                 !sub.is_over && sub.place == SubscriberPlace::Local && from_seq >= sub.next_seq
             );
             assert!(!sub.is_all || from_seq == sub.next_seq, "a hole before {from_seq}");
+            assert!(!sub.is_fetching);
             sub.next_seq = until_seq;
         }
         // A tool's thread has overwritten some of the chunks, or does so now, as far as the gate
@@ -248,6 +283,9 @@ impl World {
 
     /// Draws one event, and lets it happen.
     fn step(&mut self, draw: &mut Draw<'_>) {
+        if !self.questions.is_empty() && draw.flag() {
+            return self.answer(draw);
+        }
         match draw.below(20) {
             0 | 1 => _ = self.ask(Event::Open(open_spec(draw))),
             2 | 3 => self.subscribe(draw),
@@ -287,6 +325,50 @@ impl World {
         self.settle(draw);
     }
 
+    /// Answers a question to the disk as a journal does: some of the chunks, or a gap.
+    fn answer(&mut self, draw: &mut Draw<'_>) {
+        let at = draw.below(self.questions.len());
+        let Question { subscriber, execution, from_seq, until_seq, chunks_max } =
+            self.questions.swap_remove(at);
+        let is_it = |run: &&Run| run.id.slot == execution && !run.is_released;
+        let Some(run) = self.runs.iter_mut().rev().find(|run| is_it(&&**run)) else { return };
+        if draw.below(8) == 0 {
+            let more = draw.below((run.head_seq + 2 - run.kept_from_seq) as usize);
+            run.kept_from_seq += more as u64;
+            let (seq, mut before) = (run.kept_from_seq, KindTotals::default());
+            let gone = &run.chunks[..seq as usize - 1];
+            gone.iter().for_each(|&(kind, length)| before.count(kind, length));
+            self.engine.handle(Event::KeptFrom(execution, seq, &before), self.now);
+            self.settle(draw);
+        }
+        let sub = self.subs.iter_mut().rev().find(|sub| sub.id == subscriber && !sub.is_over);
+        let Some(sub) = sub else { return };
+        sub.is_fetching = false;
+        let until_seq = from_seq + 1 + draw.below((until_seq - from_seq) as usize) as u64;
+        let run = self.runs.iter().rev().find(is_it).expect("as above");
+        let (mut totals, mut last_seq, mut end_seq) = (Totals::ZERO, 0, from_seq);
+        while end_seq < until_seq && totals.chunks < u64::from(chunks_max) {
+            let (kind, length) = run.chunks[end_seq as usize - 1];
+            if sub.kinds.contains(kind) {
+                totals.count(length);
+                last_seq = end_seq;
+            }
+            end_seq += 1;
+        }
+        let result = match draw.below(4) {
+            0 => {
+                let reasons = [GapReason::Corrupt, GapReason::Expired, GapReason::Unwritten];
+                Fetched::Lost { reason: draw.one_of(&reasons), totals }
+            }
+            _ => {
+                sub.next_seq = end_seq;
+                Fetched::Given { totals, last_seq }
+            }
+        };
+        let event = Event::Fetched { subscriber, from_seq, until_seq: end_seq, result };
+        self.handle(event, draw);
+    }
+
     fn some_execution(&self, draw: &mut Draw<'_>) -> ExecutionId {
         let at = draw.below(self.runs.len() + 1);
         let guessed =
@@ -311,8 +393,9 @@ impl World {
     fn begin(&mut self, subscribed: Subscribed, place: SubscriberPlace) {
         let Subscribed { subscriber: id, terms, cursor, .. } = subscribed;
         self.subs.retain(|sub| sub.id != id);
-        let (is_all, next_seq) = (terms.kinds.is_all(), cursor.next_seq);
-        self.subs.push(Sub { id, place, is_all, next_seq, is_over: false });
+        let (kinds, is_all, next_seq) = (terms.kinds, terms.kinds.is_all(), cursor.next_seq);
+        let is_fetching = self.questions.iter().any(|question| question.subscriber == id);
+        self.subs.push(Sub { id, place, kinds, is_all, next_seq, is_fetching, is_over: false });
     }
 
     fn leave(&mut self, draw: &mut Draw<'_>) {
@@ -350,6 +433,7 @@ impl World {
             chunks.push(ChunkFacts { length, kind, key, tail_seq });
             (run.head_seq, run.tail_seq, run.reported_tail_seq) = (seq, tail_seq, tail_seq);
             run.total_bytes += u64::from(length);
+            run.chunks.push((kind, length));
         }
         if !chunks.is_empty() {
             self.engine.handle(Event::Published(execution, &chunks), self.now);
@@ -441,6 +525,7 @@ fn open_spec(draw: &mut Draw<'_>) -> OpenSpec {
         spec.progress = draw.one_of(&[ProgressSource::Chunks, ProgressSource::Bytes]);
         spec.bytes_expected = Some(draw.number());
     }
+    spec.kept = is_set(7);
     spec
 }
 

@@ -104,6 +104,7 @@ fn policy(number: u32) -> Result<Option<Policy>, Fault> {
         4 => Policy::Block,
         5 => Policy::Conflate,
         6 => Policy::Disconnect,
+        7 => Policy::Replay,
         _ => return Err(Fault::Argument(format!("policy: {number} is not a policy"))),
     }))
 }
