@@ -127,6 +127,8 @@ pub enum DiskWork {
     /// names are no [`FileName`], are left out.
     List,
     /// Opens a file that exists, and follows no symbolic link. Answered with [`DiskAnswer::File`].
+    /// The page cache drops its clean pages of the file. After a sync that failed, these may show
+    /// bytes that the disk does not have.
     Open {
         /// Its name.
         name: FileName,

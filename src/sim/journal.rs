@@ -105,6 +105,8 @@ struct Scene {
     faults: DiskFaults,
     /// True if the disk lies.
     lies: bool,
+    /// Number of faults that were planted before the last start.
+    fault_count: usize,
     process: Process,
     models: BTreeMap<u128, Model>,
     last_id: u128,
@@ -218,6 +220,7 @@ impl Scene {
             disk,
             faults,
             lies,
+            fault_count: 0,
             process,
             models: BTreeMap::new(),
             last_id: 0,
@@ -381,7 +384,7 @@ impl Scene {
 
     /// Ends the process or the power, and starts again.
     fn crash(&mut self) {
-        let mut is_power = self.random.chance(1, 2) || self.process.journal.fault().is_some();
+        let is_power = self.random.chance(1, 2) || self.process.journal.fault().is_some();
         self.counts.crashes += 1;
         self.counts.power_cuts += u64::from(is_power);
         self.counts.sealed_segments += self.process.journal.counters().segments;
@@ -398,10 +401,7 @@ impl Scene {
             }
             self.disk.set_faults(DiskFaults::NONE);
             self.disk.heal_sectors();
-            // After a sync that failed, what the cache shows is not what the disk has, and no
-            // later sync tells. An operator starts again from what the disk has.
-            self.disk.crash(Crash::Power);
-            is_power = true;
+            self.disk.crash(Crash::Process); // The attempt may have stopped anywhere.
             opened = Process::open(&self.world, self.seed);
         }
         let (process, recovered) = opened.unwrap_or_else(|error| panic!("{error}"));
@@ -412,7 +412,10 @@ impl Scene {
         assert!(is_sound, "no fault was planted: {findings:?}");
         self.counts.torn_bytes += findings.torn_bytes;
         self.counts.walked_segments += findings.walked;
-        self.check(is_power);
+        // What the kernel had and could not write is gone, even if only the process has ended.
+        let has_failed = self.disk.planted().len() > self.fault_count;
+        self.fault_count = self.disk.planted().len();
+        self.check(is_power || has_failed);
         for name in unfinished {
             let Some(id) = self.process.journal.get(name).map(|kept| kept.id) else { continue };
             if let Some(model) = self.models.get_mut(&id) {
@@ -431,11 +434,11 @@ impl Scene {
     }
 
     /// Compares what is kept with what was acknowledged, and goes on from what is kept.
-    fn check(&mut self, is_power: bool) {
+    fn check(&mut self, has_lost_cache: bool) {
         let ids: Vec<u128> = self.models.keys().copied().collect();
         for id in ids {
             let model = &self.models[&id];
-            let is_promised = model.durability == Durability::Synced || !is_power;
+            let is_promised = model.durability == Durability::Synced || !has_lost_cache;
             let Some(name) = self.process.journal.find(id) else {
                 let may_be_gone = model.has_ended || model.acknowledged == 0;
                 let is_lost = is_promised && !may_be_gone;

@@ -316,6 +316,7 @@ impl State {
         let file = *self.names.cached.get(name).ok_or(libc::ENOENT)?;
         let inode = self.inode(file);
         inode.open_count += 1;
+        inode.drop_clean();
         Ok(Outcome::Opened(file, inode.bytes))
     }
 }
