@@ -230,6 +230,11 @@ pub fn encode_page<R: Row>(lsn: Lsn, rows: impl Iterator<Item = R>, page: &mut [
     count
 }
 
+/// True if a page of an index stands at `lsn`. No block of its segment is behind it.
+pub fn is_page(lsn: Lsn, page: &[u8]) -> bool {
+    decode_page::<RunRow>(lsn, page).is_ok() || decode_page::<ExecutionRow>(lsn, page).is_ok()
+}
+
 /// Reads the rows of a page that should stand at `lsn`.
 ///
 /// # Errors

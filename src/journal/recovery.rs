@@ -155,6 +155,10 @@ pub fn recover(
     setup.assert_sound();
     let mut contents = Contents::read(files, setup.journal, setup.shard)?;
     contents.seal_walked(files)?;
+    // A trailer may be known to the kernel only. The next segment vouches for everything before.
+    for sealed in contents.sealed.iter().rev().take(UNSURE_SEGMENTS) {
+        files.sync(sealed.number)?;
+    }
     for &number in &contents.empty {
         files.remove(number)?;
     }
@@ -176,6 +180,10 @@ pub fn recover(
     let journal = Journal::new(setup, catalogue, sealed, next_segment);
     Ok(Recovered { journal, unfinished, findings })
 }
+
+/// Number of segments whose trailer may not be on the disk: the next but one is begun only after
+/// that.
+const UNSURE_SEGMENTS: usize = 3;
 
 impl Contents {
     /// Reads a journal without changing it. `new` is the random number if there is none.

@@ -4,6 +4,7 @@ use std::io;
 
 use super::block::{Rot, is_padded, runs};
 use super::format::{BlockHeader, Lsn, RunKind};
+use super::index::is_page;
 use super::recovery::{Contents, Files, RecoveryError};
 use super::table::Table;
 use crate::limits::{JOURNAL_BLOCK_BYTES_MAX, JOURNAL_PAGE_BYTES};
@@ -184,6 +185,9 @@ impl<'a> Walk<'a> {
             let bytes = self.window.at(files, lsn, self.segment_bytes)?;
             if BlockHeader::decode(self.contents.journal, lsn, bytes).is_ok() {
                 return Ok(Some(at));
+            }
+            if is_page(lsn, bytes) {
+                return Ok(None); // Blocks behind an index never counted.
             }
             at += JOURNAL_PAGE_BYTES;
         }
