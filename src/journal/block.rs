@@ -470,7 +470,14 @@ mod tests {
     const JOURNAL: u128 = 7 << 64 | 9;
 
     fn entry(seq: u64, length: u32, kind: Kind) -> ChunkEntry {
-        ChunkEntry { seq, mono_ns: 1_000 * seq, length, kind, key: (seq % 64) as u8 }
+        ChunkEntry {
+            seq,
+            mono_ns: 1_000 * seq,
+            length,
+            kind,
+            key: (seq % 64) as u8,
+            flags: seq as u16,
+        }
     }
 
     fn stamp() -> Stamp {

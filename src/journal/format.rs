@@ -474,6 +474,8 @@ pub struct ChunkEntry {
     pub kind: Kind,
     /// The key of the chunk, below 64.
     pub key: u8,
+    /// The flags of the chunk in its ring.
+    pub flags: u16,
 }
 
 /// Number of bytes of a chunk of `length` bytes, with its entry and padding.
@@ -494,7 +496,7 @@ pub fn encode_chunk(entry: &ChunkEntry, payload: &[u8], out: &mut [u8]) {
     to.u32(entry.seq as u32);
     to.u8(entry.kind as u8);
     to.u8(entry.key);
-    to.u16(0);
+    to.u16(entry.flags);
     body[..payload.len()].copy_from_slice(payload);
     body[payload.len()..].fill(0);
     let sum = crc32c::crc32c(&out[4..CHUNK_ENTRY_BYTES as usize + payload.len()]);
@@ -525,7 +527,7 @@ pub fn decode_chunk(seq: u64, bytes: &[u8]) -> Result<KeptChunk<'_>, Damage> {
         return Err(Damage::Place);
     }
     let (kind, key) = (Kind::new(from.u8()).ok_or(Damage::Bounds)?, from.u8());
-    let entry = ChunkEntry { seq, mono_ns, length, kind, key };
+    let entry = ChunkEntry { seq, mono_ns, length, kind, key, flags: from.u16() };
     Ok(KeptChunk { entry, payload: &bytes[CHUNK_ENTRY_BYTES as usize..end] })
 }
 

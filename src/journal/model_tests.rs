@@ -224,6 +224,7 @@ impl World {
                 length: length as u32,
                 kind,
                 key: 0,
+                flags: 0,
             };
             let appended = self.journal.append(name, &entry, &payload, self.moment);
             self.counts.chunks += 1;

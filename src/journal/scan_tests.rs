@@ -55,6 +55,7 @@ impl Small {
             length: length as u32,
             kind: Kind::ALL[chunks.len() / 10 % 3],
             key: 0,
+            flags: 0,
         };
         chunks.push(payload);
         let (name, payload) = (self.names[at], chunks.last().unwrap());

@@ -330,7 +330,7 @@ impl Scene {
             let (kind, bytes) = payload(id, seq);
             let moment = self.process.moment();
             let (mono_ns, length) = (moment.now.nanos(), bytes.len() as u32);
-            let entry = ChunkEntry { seq, mono_ns, length, kind, key: 0 };
+            let entry = ChunkEntry { seq, mono_ns, length, kind, key: 0, flags: 0 };
             let appended = self.process.journal.append(name, &entry, &bytes, moment);
             model.kept.push(appended == Append::Kept);
             self.counts.chunks += 1;

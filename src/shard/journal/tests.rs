@@ -158,7 +158,7 @@ fn is_whole_after_its_process_is_gone(choice: Choice, is_direct: bool, name: &st
         let mut payload = vec![0; 1 + random.below(2_000) as usize];
         random.fill(&mut payload);
         let (seq, length) = (chunks.len() as u64 + 1, payload.len() as u32);
-        let entry = ChunkEntry { seq, mono_ns: 9, length, kind: Kind::Output, key: 0 };
+        let entry = ChunkEntry { seq, mono_ns: 9, length, kind: Kind::Output, key: 0, flags: 0 };
         let moment = kept.moment();
         let append = |kept: &mut Kept| kept.journal.append(names[at], &entry, &payload, moment);
         assert_eq!(append(&mut kept), Append::Kept);
