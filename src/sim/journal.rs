@@ -45,7 +45,7 @@ pub fn run_journal_seed(seed: u64, verbose: bool) -> Result<JournalSummary, Stri
     let difference = |first: &JournalSummary, second: &JournalSummary| {
         format!("{:x} and {:x}", first.hash, second.hash)
     };
-    run_twice(&options, verbose, |verbose| Ok(Scene::new(seed, verbose).run()), difference)
+    run_twice(&options, verbose, |verbose| Ok(Trial::new(seed, verbose).run()), difference)
 }
 
 const STEPS: u32 = 300;
@@ -96,7 +96,7 @@ struct Process {
     running: Vec<(u128, KeptId)>,
 }
 
-struct Scene {
+struct Trial {
     seed: u64,
     verbose: bool,
     random: Random,
@@ -198,8 +198,8 @@ impl Process {
     }
 }
 
-impl Scene {
-    fn new(seed: u64, verbose: bool) -> Scene {
+impl Trial {
+    fn new(seed: u64, verbose: bool) -> Trial {
         let mut random = Random::new(seed);
         let world = SimWorld::new(random.next_u64(), SimFaults::NONE);
         let disk = SimDisk::new(random.next_u64());
@@ -212,7 +212,7 @@ impl Scene {
         };
         let (process, _) = Process::open(&world, seed).expect("the disk is empty");
         disk.set_faults(faults.clone());
-        Scene {
+        Trial {
             seed,
             verbose,
             random,
