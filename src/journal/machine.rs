@@ -161,6 +161,11 @@ impl Journal {
         self.segments.current
     }
 
+    /// True while the next segment is being made.
+    pub fn is_preparing(&self) -> bool {
+        self.segments.next == Next::Preparing
+    }
+
     /// The failure of the disk, if it has failed.
     pub fn fault(&self) -> Option<Fault> {
         self.fault

@@ -206,7 +206,8 @@ impl Contents {
             catalogue: Catalogue::default(),
             sealed: VecDeque::new(),
             next_segment,
-            oldest: oldest.unwrap_or(next_segment),
+            // Without a readable header, all of them count.
+            oldest: oldest.or(found.first().map(|first| first.0)).unwrap_or(next_segment),
             by_number: HashMap::new(),
             positions: HashMap::new(),
             to_seal: Vec::new(),

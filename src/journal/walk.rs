@@ -2,8 +2,8 @@
 
 use std::io;
 
-use super::block::{Rot, is_padded, runs};
-use super::format::{BlockHeader, Lsn, RunKind};
+use super::block::{Rot, Run, is_padded, runs};
+use super::format::{BLOCK_HEADER_BYTES, BlockHeader, Lsn, RunKind};
 use super::index::is_page;
 use super::recovery::{Contents, Files, RecoveryError};
 use super::table::Table;
@@ -29,6 +29,8 @@ pub(super) struct Walk<'a> {
     synced: Lsn,
     /// True once the rest of the segment was looked through for such places.
     has_looked: bool,
+    /// The end of the last block that was taken without its header.
+    headless_end: u32,
     pub end_bytes: u32,
     window: Window,
 }
@@ -71,6 +73,7 @@ impl<'a> Walk<'a> {
             later: place.later,
             synced,
             has_looked: false,
+            headless_end: 0,
             end_bytes: JOURNAL_PAGE_BYTES,
             window: Window { bytes: Vec::new(), from_bytes: 0 },
         }
@@ -97,6 +100,10 @@ impl<'a> Walk<'a> {
                 Some(header) => {
                     self.take_block(files, &header)?;
                     at += header.bytes;
+                }
+                None if self.take_headless(files, lsn)? > 0 => {
+                    at = self.headless_end;
+                    self.contents.findings.corrupt.push((lsn, lsn.after(BLOCK_HEADER_BYTES)));
                 }
                 None => {
                     let next = self.next_block(files, at + JOURNAL_PAGE_BYTES, until)?;
@@ -209,6 +216,23 @@ impl<'a> Walk<'a> {
         }
         self.contents.findings.torn_bytes += u64::from(last - from);
         Ok(())
+    }
+
+    /// Takes the runs of a block whose header is damaged: the first one stands at its place, and
+    /// each other one behind the one before. Returns their number.
+    fn take_headless(&mut self, files: &mut impl Files, lsn: Lsn) -> Result<u32, RecoveryError> {
+        let Walk { contents, table, number, window, .. } = self;
+        let bytes = window.at(files, lsn, self.segment_bytes)?;
+        let (mut at, mut count) = (BLOCK_HEADER_BYTES, 0);
+        while let Some(rest) = bytes.get(at as usize..)
+            && let Ok(run) = Run::decode(lsn.after(at), rest)
+        {
+            contents.take_run(table, *number, &run);
+            at += run.header.bytes;
+            count += 1;
+        }
+        self.headless_end = lsn.offset_bytes() + at.next_multiple_of(JOURNAL_PAGE_BYTES);
+        Ok(count)
     }
 
     fn take_block(

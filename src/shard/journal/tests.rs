@@ -166,10 +166,12 @@ fn is_whole_after_its_process_is_gone(choice: Choice, is_direct: bool, name: &st
         if random.chance(1, 4) {
             kept.turn();
         }
-        if seq.is_multiple_of(64) {
+        if seq.is_multiple_of(32) {
             // The disk keeps pace, or chunks would be missing.
             kept.journal.await_sync();
-            kept.turn_until(|kept| kept.journal.is_all_synced());
+            let is_level =
+                |kept: &Kept| kept.journal.is_all_synced() && !kept.journal.is_preparing();
+            kept.turn_until(is_level);
         }
     }
     let moment = kept.moment();
