@@ -6,7 +6,7 @@ use std::str::FromStr;
 /// The promise for the chunks of an execution.
 ///
 /// ```
-/// use streamdoor::Durability;
+/// use streamdoor::stream::Durability;
 ///
 /// assert_eq!("synced".parse(), Ok(Durability::Synced));
 /// assert_eq!(Durability::default(), Durability::None);
