@@ -71,10 +71,10 @@ mod twice;
 mod watcher;
 pub mod world;
 
-/// The policies that the campaigns draw. `replay` is not among them yet: the other random numbers
-/// that it leads to have found two older faults, which are mended first. A tool whose ring grows can
-/// be given a ring that never takes its chunks, under a memory limit that comes before its lease.
-/// And the oracle does not expect that limit to end a tool that is about to panic. The model in
+/// The policies that the campaigns draw. `replay` is not among them yet. Other random numbers
+/// follow from it, which have found two older faults. A tool whose ring grows can be given a ring
+/// that never takes its chunks, if a memory limit comes before the lease. And the oracle does not
+/// expect such a limit to end a tool that is about to panic. The model in
 /// `engine/fetch_model_tests.rs` draws all policies.
 const DRAWN_POLICIES: [crate::stream::Policy; 6] = {
     use crate::stream::Policy::{Block, Buffer, Conflate, Disconnect, Drop, DropOldest};
