@@ -1,4 +1,5 @@
-//! Chunks of an execution that is kept on disk: who is given them from there, and until when.
+//! Chunks of an execution that is kept on disk: the subscribers that get them from there, and the
+//! end of that.
 //!
 //! `fetch_model_tests.rs` has the same with everything drawn from a seed.
 
@@ -258,7 +259,7 @@ fn who_leaves_while_the_disk_reads_is_told_nothing_more() {
         let lost = world.subscribe(id, SubscribeSpec { replays: true, ..with(policy) }).unwrap();
         assert_eq!(fetches(&world.take()).len(), 2);
         world.ask(Event::Unsubscribe(left));
-        world.handle(Event::Lost(lost)); // Whoever comes back finds everything on disk.
+        world.handle(Event::Lost(lost)); // The disk has everything for the next one.
         let state = EndState::Detached { reason: DetachReason::Lost, resume_from: 1 };
         assert_eq!(world.ends(), [state]);
         given(&mut world, left, 1, 4);

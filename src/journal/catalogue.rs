@@ -113,6 +113,24 @@ impl Living {
 }
 
 impl Kept {
+    /// Creates an execution without chunks.
+    pub fn new(id: u128, number: u32, opened: Record) -> Kept {
+        Kept {
+            id,
+            number,
+            next_seq: 1,
+            bytes: 0,
+            opened,
+            ended: None,
+            ended_us: 0,
+            is_deleted: false,
+            extents: SmallVec::new(),
+            part: None,
+            sealing_part: None,
+            living: None,
+        }
+    }
+
     /// The next chunk, and the payload bytes of all before it.
     pub fn published(&self) -> (u64, u64) {
         match &self.living {

@@ -14,9 +14,9 @@
 
 use std::collections::VecDeque;
 
-use super::Moment;
 use super::block::{Block, ClosedRun, Stamp};
 use super::format::{BLOCK_HEADER_BYTES, BlockKind, Lsn};
+use super::{Moment, Wish, WishToken};
 use crate::base::{Instant, PageBuffer};
 use crate::limits::{
     JOURNAL_BLOCK_BYTES_MAX, JOURNAL_BLOCKS_MAX, JOURNAL_GATHER_BYTES, JOURNAL_MARK_DELAY,
@@ -65,29 +65,6 @@ struct OpenBlock {
     since: Instant,
     is_awaited: bool,
     is_urgent: bool,
-}
-
-/// A write or a sync of a segment.
-#[derive(Debug)]
-pub enum CommitWish {
-    /// A write, and then a sync if `sync` is true.
-    Write {
-        /// The number of the write.
-        serial: u64,
-        /// The place.
-        lsn: Lsn,
-        /// The bytes.
-        buffer: PageBuffer,
-        /// Number of bytes.
-        bytes: u32,
-        /// True if the write is on the disk when it is completed.
-        sync: bool,
-    },
-    /// A sync of a segment.
-    Sync {
-        /// The number of the segment.
-        segment_number: u64,
-    },
 }
 
 /// The level that some executions have reached.
@@ -334,7 +311,7 @@ impl Commit {
     }
 
     /// The next write or sync, if one should begin.
-    pub fn poll_wish(&mut self, now: Instant) -> Option<CommitWish> {
+    pub fn poll_wish(&mut self, now: Instant) -> Option<Wish> {
         if let Some(wish) = self.poll_write() {
             return Some(wish);
         }
@@ -355,14 +332,14 @@ impl Commit {
         };
         assert!(until > self.synced);
         self.sync = Some(SyncFlight { until }); // C2
-        Some(CommitWish::Sync { segment_number: self.synced.segment_number() })
+        Some(Wish::Sync { segment_number: self.synced.segment_number() })
     }
 
     fn is_crowded(&self) -> bool {
         self.flights.len() >= JOURNAL_UNSYNCED_BLOCKS_MAX / 2
     }
 
-    fn poll_write(&mut self) -> Option<CommitWish> {
+    fn poll_write(&mut self) -> Option<Wish> {
         if self.writing == JOURNAL_WRITES_MAX {
             return None;
         }
@@ -379,7 +356,7 @@ impl Commit {
         }
         self.writing += 1;
         let serial = self.first_serial + at as u64;
-        Some(CommitWish::Write { serial, lsn, buffer, bytes, sync })
+        Some(Wish::Write { token: WishToken::Block(serial), lsn, buffer, bytes, sync })
     }
 
     /// Handles the success of a write.

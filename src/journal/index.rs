@@ -73,6 +73,19 @@ pub struct RunRow {
 }
 
 impl RunRow {
+    /// Creates the row of a run that begins at a place and has no chunks yet.
+    pub fn at(execution: u32, lsn: Lsn) -> RunRow {
+        RunRow {
+            execution,
+            offset_bytes: lsn.offset_bytes(),
+            bytes: 0,
+            count: 0,
+            first_seq: 1,
+            bytes_before: 0,
+            is_hole: false,
+        }
+    }
+
     /// One past the last chunk.
     pub fn until_seq(&self) -> u64 {
         self.first_seq + u64::from(self.count)

@@ -6,7 +6,7 @@ use std::io;
 
 use super::block::{Appended, Position};
 use super::catalogue::{Catalogue, Kept, KeptId, Living, Missing, Record};
-use super::commit::{Commit, CommitWish, Level, Touch, TouchHint};
+use super::commit::{Commit, Level, Touch, TouchHint};
 use super::format::{
     BLOCK_HEADER_BYTES, CHUNK_ENTRY_BYTES, ChunkEntry, Lsn, RUN_HEADER_BYTES, RunKind,
     SegmentHeader, chunk_bytes,
@@ -233,20 +233,9 @@ impl Journal {
             details: details.into(),
             hint: TouchHint::default(),
         };
-        let name = self.catalogue.insert(Kept {
-            id,
-            number,
-            next_seq: 1,
-            bytes: 0,
-            opened: Record { lsn, bytes },
-            ended: None,
-            ended_us: 0,
-            is_deleted: false,
-            extents: smallvec::SmallVec::new(),
-            part: None,
-            sealing_part: None,
-            living: Some(Box::new(living)),
-        });
+        let living = Some(Box::new(living));
+        let kept = Kept { living, ..Kept::new(id, number, Record { lsn, bytes }) };
+        let name = self.catalogue.insert(kept);
         let part = self.part_of(name);
         self.table.parts[part as usize].opened = place(lsn, bytes);
         self.touch(name, durability == Durability::Synced, false);
@@ -354,19 +343,13 @@ impl Journal {
             self.segments.next = Next::Preparing;
             return Some(Wish::Prepare { header: self.header(moment) });
         }
-        match self.commit.poll_wish(moment.now) {
-            Some(CommitWish::Write { serial, lsn, buffer, bytes, sync }) => {
+        if let Some(wish) = self.commit.poll_wish(moment.now) {
+            if let Wish::Write { bytes, .. } = wish {
                 self.counters.blocks += 1;
                 self.counters.block_bytes += u64::from(bytes);
-                self.counters.syncs += u64::from(sync);
-                let token = WishToken::Block(serial);
-                return Some(Wish::Write { token, lsn, buffer, bytes, sync });
             }
-            Some(CommitWish::Sync { segment_number }) => {
-                self.counters.syncs += 1;
-                return Some(Wish::Sync { segment_number });
-            }
-            None => {}
+            self.counters.syncs += u64::from(!matches!(wish, Wish::Write { sync: false, .. }));
+            return Some(wish);
         }
         if let Some(segment_number) = self.segments.to_remove.take() {
             self.segments.is_removing = true;
@@ -521,19 +504,13 @@ impl Journal {
         let Missing { before, count } = missing;
         let placed = self.put_record(RunKind::Hole, before, *count, Reserve::Use, moment);
         let Some((lsn, bytes)) = placed else { return false };
-        let part = self.part_of(name);
-        self.table.push(
-            part,
-            RunRow {
-                execution: name.number,
-                offset_bytes: lsn.offset_bytes(),
-                bytes: 0,
-                count: 0,
-                first_seq: before.next_seq(),
-                bytes_before: before.all.bytes,
-                is_hole: true,
-            },
-        );
+        let row = RunRow {
+            first_seq: before.next_seq(),
+            bytes_before: before.all.bytes,
+            is_hole: true,
+            ..RunRow::at(name.number, lsn)
+        };
+        self.begin_run(name, row);
         self.table.close_last(bytes, *count);
         self.living(name).missing = None;
         self.touch(name, false, false);
@@ -572,7 +549,9 @@ impl Journal {
                 if let Some(closed) = closed {
                     self.table.close_last(closed.bytes, closed.count);
                 }
-                self.begin_run(name, lsn, entry.seq, bytes_before);
+                let first_seq = entry.seq;
+                let row = RunRow { first_seq, bytes_before, ..RunRow::at(name.number, lsn) };
+                self.begin_run(name, row);
             }
             let is_awaited = self.living(name).durability == Durability::Synced;
             self.touch(name, is_awaited, false);
@@ -580,20 +559,9 @@ impl Journal {
         }
     }
 
-    fn begin_run(&mut self, name: KeptId, lsn: Lsn, first_seq: u64, bytes_before: u64) {
-        let part = self.part_from(name, first_seq);
-        self.table.push(
-            part,
-            RunRow {
-                execution: name.number,
-                offset_bytes: lsn.offset_bytes(),
-                bytes: 0,
-                count: 0,
-                first_seq,
-                bytes_before,
-                is_hole: false,
-            },
-        );
+    fn begin_run(&mut self, name: KeptId, row: RunRow) {
+        let part = self.part_from(name, row.first_seq);
+        self.table.push(part, row);
     }
 
     /// Appends the record whose body is in `scratch`. Returns its place, or `None` without room.

@@ -357,20 +357,7 @@ impl Contents {
         if is_taken || self.by_number.len() == JOURNAL_EXECUTIONS_MAX {
             return None;
         }
-        let name = self.catalogue.insert(Kept {
-            id,
-            number,
-            next_seq: 1,
-            bytes: 0,
-            opened,
-            ended: None,
-            ended_us: 0,
-            is_deleted: false,
-            extents: smallvec::SmallVec::new(),
-            part: None,
-            sealing_part: None,
-            living: None,
-        });
+        let name = self.catalogue.insert(Kept::new(id, number, opened));
         self.by_number.insert(number, name.index);
         Some(name.index)
     }
