@@ -7,7 +7,6 @@ use crate::base::{ExecutionId, Instant};
 use crate::engine::{Coalesce, From, Status, SubscribeError, SubscribeSpec, SubscriberPlace};
 use crate::limits;
 use crate::shard::Delivery;
-use crate::sim::DRAWN_POLICIES;
 use crate::sim::between::ReaderSleep;
 #[cfg(feature = "server")]
 use crate::sim::door::held_for;
@@ -161,7 +160,7 @@ impl Stage {
             Habitat::Remote if random.chance(plan.doors, 1_000) => Habitat::Door,
             habitat => habitat,
         };
-        let policy = DRAWN_POLICIES[random.below(6) as usize];
+        let policy = Policy::ALL[random.below(7) as usize];
         let mut spec =
             SubscribeSpec { policy, place: SubscriberPlace::Local, ..Default::default() };
         spec.replays = random.chance(plan.replays, 1_000);

@@ -71,16 +71,6 @@ mod twice;
 mod watcher;
 pub mod world;
 
-/// The policies that the campaigns draw. `replay` is not among them yet. Other random numbers
-/// follow from it, which have found two older faults. A tool whose ring grows can be given a ring
-/// that never takes its chunks, if a memory limit comes before the lease. And the oracle does not
-/// expect such a limit to end a tool that is about to panic. The model in
-/// `engine/fetch_model_tests.rs` draws all policies.
-const DRAWN_POLICIES: [crate::stream::Policy; 6] = {
-    use crate::stream::Policy::{Block, Buffer, Conflate, Disconnect, Drop, DropOldest};
-    [Drop, DropOldest, Buffer, Block, Conflate, Disconnect]
-};
-
 /// The shard of the shard's campaign. With the server, other processes can share its executions.
 #[cfg(feature = "server")]
 pub(crate) type SimShard = crate::server::ServerShard<reactor::SimReactor>;

@@ -275,8 +275,9 @@ impl ExecutionModel {
             Outcome::Completed => by_itself && self.told == Some(ReportedEnd::Done),
             Outcome::Cancelled => !by_itself || self.told == Some(ReportedEnd::Stopped),
             Outcome::Failed if stalled => true,
+            // It never had a ring. Its producer may have left by then.
             Outcome::Failed if text.contains(REFUSED_TEXT) => {
-                self.told.is_none() && head_seq == 0 && self.chunk_bytes > 0
+                self.ring.is_none() && head_seq == 0 && self.chunk_bytes > 0
             }
             Outcome::Failed => {
                 by_itself

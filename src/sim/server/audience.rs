@@ -10,7 +10,6 @@ use crate::agent::RunPart;
 use crate::agent::order::Order;
 use crate::base::Random;
 use crate::reactor::ListenAddress;
-use crate::sim::DRAWN_POLICIES;
 use crate::sim::world::SimWorld;
 use crate::stream::Policy;
 use crate::wire::{ndjson, sse};
@@ -80,7 +79,7 @@ impl RunReader {
     /// Follows a run.
     pub fn new(execution: Option<String>, random: &mut Random) -> RunReader {
         let policy = match random.below(3) {
-            0 => DRAWN_POLICIES[random.below(6) as usize],
+            0 => Policy::ALL[random.below(7) as usize],
             _ => Policy::Block,
         };
         let may_lag_little = policy != Policy::Block && random.chance(1, 2);

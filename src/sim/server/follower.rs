@@ -7,7 +7,6 @@ use super::oracle::{NAMES, Oracle, SeenCounts};
 use super::script::Script;
 use crate::base::{ExecutionId, Random};
 use crate::reactor::ListenAddress;
-use crate::sim::DRAWN_POLICIES;
 use crate::sim::world::SimWorld;
 use crate::stream::{Policy, Totals};
 use crate::wire::{ndjson, sse};
@@ -41,7 +40,7 @@ impl HttpFollower {
         is_combined: bool,
         random: &mut Random,
     ) -> HttpFollower {
-        let policy = DRAWN_POLICIES[random.below(6) as usize];
+        let policy = Policy::ALL[random.below(7) as usize];
         let mut kinds = Vec::new();
         if random.chance(1, 3) {
             kinds.push(NAMES[random.below(3) as usize].0);

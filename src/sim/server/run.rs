@@ -18,6 +18,7 @@ use crate::memory::RingPoolConfig;
 use crate::reactor::{ListenAddress, ListenOptions, Reactor, SocketLimits};
 use crate::server::{ServerShard, ServerShardConfig};
 use crate::shard::ShardConfig;
+use crate::shard::run::Producer;
 use crate::sim::reactor::SimReactor;
 use crate::sim::twice::run_twice;
 use crate::sim::world::{SimFaults, SimWorld};
@@ -496,7 +497,11 @@ impl ServerPlay {
             let is_over = self.followers.iter().all(|follower| follower.is_done);
             let are_idle = self.workers.iter().all(SimWorker::is_idle);
             let are_answered = self.mcp_clients.iter().all(SimMcpClient::is_idle);
-            if is_over && are_idle && are_answered && self.checked_requests.is_empty() {
+            // A worker may not have heard of its last call yet.
+            let mut runs = self.shards.iter().flat_map(|shard| shard.runs.iter().flatten());
+            let has_run = runs.all(|run| matches!(run.producer, Producer::Gone));
+            let is_idle = are_idle && are_answered && has_run;
+            if is_over && is_idle && self.checked_requests.is_empty() {
                 break;
             }
             if round == CALM_ROUNDS_MAX {

@@ -105,6 +105,11 @@ impl Script {
         totals
     }
 
+    /// The need of a tool that plays it: a ring that takes its chunks, however short memory is.
+    fn need(&self, need: Need) -> Need {
+        Need { chunk_bytes: self.chunk_bytes_max as u32, ..need }
+    }
+
     pub fn arguments(&self) -> Value {
         json!({
             "seed": self.seed,
@@ -132,6 +137,7 @@ pub(super) fn spec() -> ToolSpec {
 pub(super) fn prepare(arguments: &Value, need: Need) -> Result<(Work, Need), ArgumentError> {
     let script = Script::read(arguments)?;
     let pace = Random::new(script.seed ^ 1);
+    let need = script.need(need);
     Ok((Work::Steps(Box::new(Player { script, seq: 1, pace })), need))
 }
 
@@ -159,6 +165,7 @@ pub(super) fn prepare_on_thread(
     need: Need,
 ) -> Result<(Work, Need), ArgumentError> {
     let script = Script::read(arguments)?;
+    let need = script.need(need);
     let work = Work::Thread(Box::new(move |_| {
         CALLED.set(Some(script));
         Ok(())
