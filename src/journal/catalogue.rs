@@ -101,7 +101,7 @@ pub struct Missing {
     /// The position before the first of them.
     pub before: Position,
     /// Number of them.
-    pub count: u32,
+    pub count: u64,
 }
 
 impl Living {

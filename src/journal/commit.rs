@@ -284,9 +284,11 @@ impl Commit {
     /// The time at which [`Commit::is_due`], a sync or a mark is due without any other event.
     pub fn deadline(&self) -> Option<Instant> {
         let open = self.open.as_ref().filter(|open| !open.block.is_empty());
-        let write = open
-            .filter(|_| self.writing < JOURNAL_WRITES_MAX)
-            .map(|open| open.since + JOURNAL_WRITE_DELAY);
+        let write =
+            open.filter(|_| self.writing < JOURNAL_WRITES_MAX).map(|open| match open.is_urgent {
+                true => open.since, // A reader waits.
+                false => open.since + JOURNAL_WRITE_DELAY,
+            });
         let sync = self.dirty_since.filter(|_| self.sync.is_none());
         let sync = sync.map(|since| since + JOURNAL_SYNC_INTERVAL);
         let mark = self.mark_at.filter(|_| self.open.is_none() && self.flights.is_empty());

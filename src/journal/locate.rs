@@ -1,11 +1,13 @@
 //! The place of a chunk: in a segment that is being filled, or behind the index of a full one.
 
-use super::catalogue::KeptId;
+use super::answers::Fault;
+use super::catalogue::{Kept, KeptId};
 use super::format::{Damage, Lsn};
 use super::index::{RUNS_PER_PAGE, RunRow, decode_page};
 use super::machine::Journal;
 use super::table::Table;
 use crate::limits::JOURNAL_PAGE_BYTES;
+use crate::stream::Durability;
 
 /// The place of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +23,8 @@ pub enum Place {
     },
     /// An index has to be read first.
     Search(Search),
-    /// The chunk was published and not kept.
+    /// The chunk was published and not kept. After a [`Fault`], chunks that did not reach the disk
+    /// count as such.
     Hole {
         /// One past the last chunk of the hole.
         until_seq: u64,
@@ -136,17 +139,14 @@ impl Journal {
         {
             return Some(Place::Hole { until_seq: next_seq });
         }
-        if let Some(part) = kept.part
-            && let Some(row) = self.table.find(part, seq)
-        {
-            return Some(self.place_in_table(row.to_owned(), seq, next_seq));
-        }
-        if let Some(part) = kept.sealing_part
-            && let Some(sealing) = &self.sealing
-            && let Some(row) = sealing.table.find(part, seq)
-        {
-            let until_seq = self.first_in(&self.table, kept.part).unwrap_or(next_seq);
-            return Some(self.place_in_sealing(*row, seq, until_seq));
+        if let Some((segment_number, row, until_seq)) = self.find_unsealed(kept, seq) {
+            if Lsn::new(segment_number, row.offset_bytes) >= self.readable_until(kept) {
+                return Some(self.unreadable(next_seq));
+            }
+            return Some(match seq < row.until_seq() {
+                true => place_of(segment_number, row),
+                false => Place::Corrupt { until_seq },
+            });
         }
         let Some(extent) = kept.extent(seq) else {
             let sealing = self.sealing.as_ref();
@@ -196,31 +196,41 @@ impl Journal {
         }
     }
 
-    fn place_in_table(&mut self, row: RunRow, seq: u64, next_seq: u64) -> Place {
-        let segment_number = self.table.segment_number;
-        if row.count == 0 {
-            self.commit.hurry(); // Its run is still open.
-            return Place::Soon;
+    /// The last run that begins at or before `seq` in a segment that is not sealed, with the number
+    /// of the segment, and the first chunk behind the segment.
+    fn find_unsealed(&self, kept: &Kept, seq: u64) -> Option<(u64, RunRow, u64)> {
+        let (next_seq, _) = kept.published();
+        if let Some(row) = kept.part.and_then(|part| self.table.find(part, seq)) {
+            return Some((self.table.segment_number, *row, next_seq));
         }
-        if seq >= row.until_seq() {
-            return Place::Corrupt { until_seq: next_seq };
-        }
-        if Lsn::new(segment_number, row.offset_bytes) >= self.commit.written() {
-            self.commit.hurry();
-            return Place::Soon;
-        }
-        place_of(segment_number, row)
+        let table = &self.sealing.as_ref()?.table;
+        let row = table.find(kept.sealing_part?, seq)?;
+        let until_seq = self.first_in(&self.table, kept.part).unwrap_or(next_seq);
+        Some((table.segment_number, *row, until_seq))
     }
 
-    fn place_in_sealing(&self, row: RunRow, seq: u64, until_seq: u64) -> Place {
-        let sealing = self.sealing.as_ref().expect("the caller has checked it");
-        let segment_number = sealing.table.segment_number;
-        if seq >= row.until_seq() {
-            return Place::Corrupt { until_seq };
+    /// Everything before this place can be read.
+    ///
+    /// After a failed sync, the kernel may show bytes that the disk does not have. After a failed
+    /// write, an execution has what it was promised: nothing is synced any more.
+    fn readable_until(&self, kept: &Kept) -> Lsn {
+        let durability = kept.living.as_ref().map(|living| living.durability);
+        match self.fault() {
+            None => self.commit.written(),
+            Some(Fault::Write(_)) if durability != Some(Durability::Synced) => {
+                self.commit.written()
+            }
+            Some(Fault::Write(_) | Fault::Sync(_)) => self.commit.synced(),
         }
-        if Lsn::new(segment_number, row.offset_bytes) >= self.commit.written() {
-            return Place::Soon;
+    }
+
+    /// The place of a chunk that cannot be read. After a fault it never will be, and neither will
+    /// those behind it.
+    fn unreadable(&mut self, next_seq: u64) -> Place {
+        if self.fault().is_some() {
+            return Place::Hole { until_seq: next_seq };
         }
-        place_of(segment_number, row)
+        self.commit.hurry();
+        Place::Soon
     }
 }

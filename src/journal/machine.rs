@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 
+use super::answers::{Append, Counters, Fault, Refused};
 use super::block::{Appended, Position};
 use super::catalogue::{Catalogue, Kept, KeptId, Living, Missing, Record};
 use super::commit::{Commit, Level, Touch, TouchHint};
@@ -40,62 +41,6 @@ pub struct Journal {
     news: VecDeque<KeptId>,
     counters: Counters,
     pub(super) scratch: Vec<u8>,
-}
-
-/// The reason why a journal takes nothing more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// A write has failed.
-    Write(io::ErrorKind),
-    /// A sync has failed. The disk may have lost what it should have covered.
-    Sync(io::ErrorKind),
-}
-
-/// Running totals of a journal.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Chunks that were appended.
-    pub chunks: u64,
-    /// Payload bytes of these.
-    pub bytes: u64,
-    /// Chunks that were published and not kept.
-    pub missed_chunks: u64,
-    /// Blocks that were written.
-    pub blocks: u64,
-    /// Bytes of these.
-    pub block_bytes: u64,
-    /// Syncs, also those of a write.
-    pub syncs: u64,
-    /// Segments that were begun.
-    pub segments: u64,
-    /// Segments that were removed.
-    pub removed_segments: u64,
-    /// Appends that found the present segment full and the next one not ready.
-    pub roll_waits: u64,
-    /// Segments that could not be made or removed.
-    pub failures: u64,
-}
-
-/// The result of an append.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Append {
-    /// The chunk will reach the disk.
-    Kept,
-    /// There was no room. The chunk counts as missing.
-    Missed,
-}
-
-/// The reason why an execution is not kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
-    /// The journal has as many executions as it can.
-    TooMany,
-    /// The description is too long.
-    TooLong,
-    /// The disk takes nothing at the moment, or has no room.
-    Full,
-    /// The disk has failed.
-    Broken,
 }
 
 /// The part of a segment that only records may use.
@@ -259,14 +204,14 @@ impl Journal {
         self.counters.missed_chunks += 1;
         let living = self.living(name);
         let before = living.position;
-        let missing = living.missing.get_or_insert(Missing { before, count: 0 });
-        missing.count = missing.count.checked_add(1).expect("a hole has fewer chunks than that");
+        living.missing.get_or_insert(Missing { before, count: 0 }).count += 1;
         living.position.pass(entry);
         Append::Missed
     }
 
     /// Records the end of a running execution. Returns false if there is no room for it now; the
-    /// caller then tries again.
+    /// caller then tries again. After a [`Journal::fault`] it is false forever: the end will not be
+    /// kept, and there is nothing to wait for.
     pub fn end(&mut self, name: KeptId, details: &[u8], moment: Moment) -> bool {
         assert!(details.len() <= JOURNAL_RECORD_BYTES_MAX - FIXED_BYTES);
         if !self.put_missing(name, moment) {
@@ -324,6 +269,9 @@ impl Journal {
 
     /// Closes the open block, so that all that was appended goes to the disk.
     pub fn flush(&mut self, moment: Moment) {
+        if self.fault.is_some() {
+            return; // Nothing is written any more.
+        }
         self.commit.await_sync();
         self.close_block(moment);
     }
@@ -392,8 +340,12 @@ impl Journal {
         synced: bool,
         moment: Moment,
     ) {
-        if self.fault.is_some() {
-            return; // Nothing more is believed.
+        if let Some(before) = self.fault {
+            // No success is believed any more. A failed sync after a failed write is worse.
+            if let (Fault::Write(_), Err(kind)) = (before, result) {
+                self.fault = Some(Fault::of(token, kind, synced).unwrap_or(before));
+            }
+            return;
         }
         match (token, result) {
             (WishToken::Block(serial), Ok(())) => {
@@ -420,9 +372,8 @@ impl Journal {
                 self.counters.failures += 1;
                 self.segments.failed(moment.now);
             }
-            (WishToken::Sync, Err(kind)) => self.fault = Some(Fault::Sync(kind)),
-            (WishToken::Block(_) | WishToken::Index, Err(kind)) => {
-                self.fault = Some(Fault::Write(kind));
+            (WishToken::Sync | WishToken::Block(_) | WishToken::Index, Err(kind)) => {
+                self.fault = Fault::of(token, kind, synced);
             }
         }
         if self.fault.is_none() {
@@ -490,8 +441,11 @@ impl Journal {
     /// Records the chunks that are missing. Returns false if there is no room for that.
     #[inline]
     fn put_missing(&mut self, name: KeptId, moment: Moment) -> bool {
+        if self.fault.is_some() {
+            return false;
+        }
         match self.living(name).missing {
-            None => self.fault.is_none(),
+            None => true,
             Some(missing) => self.put_hole(name, &missing, moment),
         }
     }
@@ -502,7 +456,8 @@ impl Journal {
         self.scratch.clear();
         Hole { after }.encode(&mut self.scratch);
         let Missing { before, count } = missing;
-        let placed = self.put_record(RunKind::Hole, before, *count, Reserve::Use, moment);
+        let Ok(count) = u32::try_from(*count) else { return false }; // No record tells so many.
+        let placed = self.put_record(RunKind::Hole, before, count, Reserve::Use, moment);
         let Some((lsn, bytes)) = placed else { return false };
         let row = RunRow {
             first_seq: before.next_seq(),
@@ -511,7 +466,7 @@ impl Journal {
             ..RunRow::at(name.number, lsn)
         };
         self.begin_run(name, row);
-        self.table.close_last(bytes, *count);
+        self.table.close_last(bytes, count);
         self.living(name).missing = None;
         self.touch(name, false, false);
         true
@@ -573,13 +528,16 @@ impl Journal {
         reserve: Reserve,
         moment: Moment,
     ) -> Option<(Lsn, u32)> {
+        if self.fault.is_some() {
+            return None;
+        }
         loop {
             if self.commit.has_open() && !self.commit.can_touch(&TouchHint::default()) {
                 self.close_block(moment);
             }
             let Some(block) = self.commit.open_block() else {
                 let bytes = RUN_HEADER_BYTES + TOTALS_BYTES_MAX + 16 + self.scratch.len() as u32;
-                if self.fault.is_some() || !self.begin_block(bytes, reserve, moment) {
+                if !self.begin_block(bytes, reserve, moment) {
                     return None;
                 }
                 continue;
@@ -739,16 +697,3 @@ impl fmt::Debug for Journal {
             .finish_non_exhaustive()
     }
 }
-
-impl fmt::Display for Refused {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(match self {
-            Refused::TooMany => "the journal has as many executions as it can keep",
-            Refused::TooLong => "the description of the execution is too long for the journal",
-            Refused::Full => "the journal has no room now",
-            Refused::Broken => "the disk of the journal has failed",
-        })
-    }
-}
-
-impl std::error::Error for Refused {}

@@ -14,7 +14,7 @@
 //!   the index, [`records`] those of records.
 //! - `commit.rs`: group commit. `table.rs`: the runs of the present segment.
 //! - `catalogue.rs`: the executions. `segments.rs`: the lives of segments, and retention.
-//! - `machine.rs`: the machine. `seal.rs` writes the index of a full segment, `locate.rs` finds
+//! - `machine.rs`: the machine, `answers.rs` what it answers. `seal.rs` writes the index of a full segment, `locate.rs` finds
 //!   chunks, `retain.rs` removes them.
 //! - [`recovery`]: the state of a journal from its files alone. `walk.rs` walks over blocks.
 //!
@@ -33,9 +33,12 @@
 //!
 //! Tests: beside the code; `model_tests.rs` runs the machine against a model of a disk that fails.
 
+mod answers;
 pub mod block;
 mod catalogue;
 mod commit;
+#[cfg(test)]
+mod fault_tests;
 pub mod format;
 pub mod index;
 mod locate;
@@ -52,9 +55,10 @@ mod segments;
 mod table;
 mod walk;
 
+pub use answers::{Append, Counters, Fault, Refused};
 pub use catalogue::{Extent, Kept, KeptId, Living, Record};
 pub use locate::{Found, Place, Search};
-pub use machine::{Append, Counters, Fault, Journal, Refused};
+pub use machine::Journal;
 
 use crate::base::{Instant, PageBuffer};
 use crate::limits::{JOURNAL_SEGMENT_BYTES, JOURNAL_SEGMENT_BYTES_MIN};

@@ -1,0 +1,238 @@
+//! A journal whose disk has failed: what it still serves, what it still takes, and what it says.
+
+use std::collections::VecDeque;
+use std::io;
+
+use super::format::ChunkEntry;
+use super::model_tests::Disk;
+use super::recovery::{Recovered, recover};
+use super::{Append, Fault, Journal, KeptId, Moment, Place, Refused, Setup, Wish};
+use crate::base::Instant;
+use crate::limits::JOURNAL_WRITE_DELAY;
+use crate::stream::{Durability, Kind};
+
+const SETUP: Setup = Setup {
+    journal: 0xFA01 << 64 | 0x17,
+    shard: 0,
+    segment_bytes: 4 << 20,
+    bytes_max: 1 << 30,
+    age_us_max: u64::MAX / 2,
+};
+const EIO: Result<(), io::ErrorKind> = Err(io::ErrorKind::Other);
+
+/// A journal whose wishes wait until the test completes them.
+struct Bench {
+    journal: Journal,
+    moment: Moment,
+    wishes: VecDeque<Wish>,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        let moment = Moment { now: Instant::from_nanos(1), wall_us: 7 };
+        let mut disk = Disk::default();
+        let Recovered { journal, .. } = recover(&mut disk, &SETUP, moment).unwrap();
+        Bench { journal, moment, wishes: VecDeque::new() }
+    }
+
+    fn open(&mut self, id: u128, durability: Durability) -> KeptId {
+        self.journal.open(id, durability, b"details", self.moment).unwrap()
+    }
+
+    fn append(&mut self, name: KeptId) -> Append {
+        let (seq, _) = self.journal.get(name).unwrap().published();
+        let (kind, key, flags) = (Kind::Output, 0, 0);
+        let entry = ChunkEntry { seq, mono_ns: 5, length: 4, kind, key, flags };
+        self.journal.append(name, &entry, b"text", self.moment)
+    }
+
+    fn turn(&mut self) {
+        self.journal.turn(self.moment);
+        while let Some(wish) = self.journal.poll_wish(self.moment) {
+            self.wishes.push_back(wish);
+        }
+    }
+
+    /// Completes the oldest wish.
+    fn complete(&mut self, result: Result<(), io::ErrorKind>) {
+        let wish = self.wishes.pop_front().expect("a wish is under way");
+        let token = wish.token();
+        let (buffer, synced) = match wish {
+            Wish::Write { buffer, sync, .. } => (Some(buffer), sync),
+            _ => (None, true),
+        };
+        self.journal.on_done(token, result, buffer, synced, self.moment);
+    }
+
+    /// Completes everything until nothing is under way.
+    fn settle(&mut self) {
+        self.turn();
+        while !self.wishes.is_empty() {
+            self.complete(Ok(()));
+            self.turn();
+        }
+    }
+
+    /// Closes the open block. Returns true if its write is synced too.
+    fn write(&mut self) -> bool {
+        self.journal.flush(self.moment);
+        self.turn();
+        matches!(self.wishes.back(), Some(Wish::Write { sync: true, .. }))
+    }
+
+    fn pass(&mut self, time: std::time::Duration) {
+        self.moment.now = self.moment.now + time;
+    }
+
+    fn is_served(&mut self, name: KeptId, seq: u64) -> bool {
+        match self.journal.locate(name, seq).expect("it was published") {
+            Place::Run { row, .. } => {
+                assert!((row.first_seq..row.until_seq()).contains(&seq));
+                true
+            }
+            Place::Hole { until_seq } => {
+                assert_eq!(until_seq, self.journal.get(name).unwrap().published().0);
+                false
+            }
+            other => panic!("chunk {seq} is at {other:?}"),
+        }
+    }
+}
+
+/// Two executions, each with a synced chunk, one that is written, and one in an open block.
+fn three_levels() -> (Bench, [KeptId; 2]) {
+    let mut bench = Bench::new();
+    let names = [bench.open(1, Durability::Synced), bench.open(2, Durability::Written)];
+    names.map(|name| assert_eq!(bench.append(name), Append::Kept));
+    bench.write();
+    bench.settle();
+    assert!(bench.journal.is_all_synced());
+    names.map(|name| bench.append(name));
+    // A write that is not the last one is not synced with itself.
+    bench.journal.flush(bench.moment);
+    names.map(|name| bench.append(name));
+    bench.journal.flush(bench.moment);
+    bench.turn();
+    assert!(matches!(bench.wishes[0], Wish::Write { sync: false, .. }));
+    (bench, names)
+}
+
+#[test]
+fn after_a_failed_sync_only_what_an_earlier_one_covered_is_served() {
+    let (mut bench, names) = three_levels();
+    bench.complete(Ok(()));
+    bench.complete(Ok(()));
+    bench.turn();
+    assert!(matches!(bench.wishes[0], Wish::Sync { .. }));
+    for name in names {
+        assert!([1, 2, 3].into_iter().all(|seq| bench.is_served(name, seq)));
+    }
+    bench.complete(EIO);
+    assert_eq!(bench.journal.fault(), Some(Fault::Sync(io::ErrorKind::Other)));
+    for name in names {
+        let served = [1, 2, 3].map(|seq| bench.is_served(name, seq));
+        assert_eq!(served, [true, false, false]);
+    }
+}
+
+#[test]
+fn after_a_failed_write_an_execution_is_served_as_far_as_it_was_promised() {
+    let (mut bench, [synced, written]) = three_levels();
+    bench.complete(Ok(()));
+    bench.complete(EIO);
+    assert_eq!(bench.journal.fault(), Some(Fault::Write(io::ErrorKind::Other)));
+    assert_eq!([1, 2, 3].map(|seq| bench.is_served(synced, seq)), [true, false, false]);
+    assert_eq!([1, 2, 3].map(|seq| bench.is_served(written, seq)), [true, true, false]);
+    assert_eq!(bench.journal.durable_until(synced), Some(2));
+    assert_eq!(bench.journal.durable_until(written), Some(3));
+}
+
+#[test]
+fn a_failed_sync_counts_as_one_even_with_its_write_or_after_another_failure() {
+    // A write that is synced with itself: its sync may have lost what was written before.
+    let mut bench = Bench::new();
+    let name = bench.open(1, Durability::Written);
+    bench.append(name);
+    assert!(bench.write());
+    bench.complete(EIO);
+    assert_eq!(bench.journal.fault(), Some(Fault::Sync(io::ErrorKind::Other)));
+
+    // A sync that fails while the failure of a write is known already.
+    let mut bench = Bench::new();
+    let name = bench.open(1, Durability::Written);
+    bench.append(name);
+    bench.pass(JOURNAL_WRITE_DELAY);
+    bench.turn();
+    bench.complete(Ok(())); // Written, not synced.
+    bench.journal.await_sync();
+    bench.turn();
+    bench.append(name);
+    bench.pass(JOURNAL_WRITE_DELAY);
+    bench.turn();
+    let is_sync = |wish: &Wish| matches!(wish, Wish::Sync { .. });
+    assert!(bench.wishes.len() == 2 && is_sync(&bench.wishes[0]));
+    bench.wishes.rotate_left(1);
+    bench.complete(EIO);
+    assert_eq!(bench.journal.fault(), Some(Fault::Write(io::ErrorKind::Other)));
+    assert_eq!([1, 2].map(|seq| bench.is_served(name, seq)), [true, false]);
+    bench.complete(EIO);
+    assert_eq!(bench.journal.fault(), Some(Fault::Sync(io::ErrorKind::Other)));
+    assert_eq!([1, 2].map(|seq| bench.is_served(name, seq)), [false, false]);
+}
+
+#[test]
+fn after_a_fault_nothing_is_taken_and_everything_that_is_missing_counts() {
+    let (mut bench, names) = three_levels();
+    names.map(|name| assert_eq!(bench.append(name), Append::Kept)); // In an open block.
+    bench.complete(Ok(()));
+    bench.complete(EIO);
+    while bench.journal.poll_news().is_some() {}
+    let durable = names.map(|name| bench.journal.durable_until(name));
+    let missed = bench.journal.counters().missed_chunks;
+    for round in 1..=5 {
+        for name in names {
+            assert_eq!(bench.append(name), Append::Missed);
+            assert_eq!(bench.journal.get(name).unwrap().published().0, 5 + round);
+            assert!(!bench.is_served(name, 3) && !bench.is_served(name, 4 + round));
+            assert!(!bench.journal.end(name, b"done", bench.moment));
+            assert!(!bench.journal.is_end_kept(name));
+        }
+        let opened = bench.journal.open(9, Durability::Written, b"", bench.moment);
+        assert_eq!(opened, Err(Refused::Broken));
+        bench.journal.flush(bench.moment);
+        bench.pass(JOURNAL_WRITE_DELAY);
+        bench.turn();
+        assert!(bench.wishes.is_empty());
+        assert_eq!(bench.journal.deadline(), None);
+        assert_eq!(bench.journal.poll_news(), None);
+    }
+    assert_eq!(bench.journal.counters().missed_chunks, missed + 10);
+    assert_eq!(names.map(|name| bench.journal.durable_until(name)), durable);
+}
+
+#[test]
+fn a_success_after_a_fault_is_not_believed() {
+    let (mut bench, names) = three_levels();
+    bench.wishes.rotate_left(1);
+    bench.complete(EIO);
+    let durable = names.map(|name| bench.journal.durable_until(name));
+    bench.complete(Ok(()));
+    assert_eq!(names.map(|name| bench.journal.durable_until(name)), durable);
+    assert_eq!(names.map(|name| bench.is_served(name, 2)), [false, false]);
+}
+
+#[test]
+fn a_reader_of_an_open_block_waits_for_one_write_and_no_timer() {
+    let mut bench = Bench::new();
+    let name = bench.open(1, Durability::Written);
+    bench.append(name);
+    bench.turn();
+    assert!(bench.wishes.is_empty()); // It would wait for more.
+    assert_eq!(bench.journal.locate(name, 1), Some(Place::Soon));
+    assert!(bench.journal.deadline().unwrap() <= bench.moment.now);
+    bench.turn();
+    assert!(matches!(bench.wishes[0], Wish::Write { .. }));
+    assert_eq!(bench.journal.locate(name, 1), Some(Place::Soon));
+    bench.complete(Ok(()));
+    assert!(bench.is_served(name, 1));
+}
