@@ -103,14 +103,14 @@ impl Bench {
 fn three_levels() -> (Bench, [KeptId; 2]) {
     let mut bench = Bench::new();
     let names = [bench.open(1, Durability::Synced), bench.open(2, Durability::Written)];
-    names.map(|name| assert_eq!(bench.append(name), Append::Kept));
+    let _ = names.map(|name| assert_eq!(bench.append(name), Append::Kept));
     bench.write();
     bench.settle();
     assert!(bench.journal.is_all_synced());
-    names.map(|name| bench.append(name));
+    let _ = names.map(|name| bench.append(name));
     // A write that is not the last one is not synced with itself.
     bench.journal.flush(bench.moment);
-    names.map(|name| bench.append(name));
+    let _ = names.map(|name| bench.append(name));
     bench.journal.flush(bench.moment);
     bench.turn();
     assert!(matches!(bench.wishes[0], Wish::Write { sync: false, .. }));
@@ -183,7 +183,7 @@ fn a_failed_sync_counts_as_one_even_with_its_write_or_after_another_failure() {
 #[test]
 fn after_a_fault_nothing_is_taken_and_everything_that_is_missing_counts() {
     let (mut bench, names) = three_levels();
-    names.map(|name| assert_eq!(bench.append(name), Append::Kept)); // In an open block.
+    let _ = names.map(|name| assert_eq!(bench.append(name), Append::Kept)); // In an open block.
     bench.complete(Ok(()));
     bench.complete(EIO);
     while bench.journal.poll_news().is_some() {}

@@ -1,12 +1,21 @@
 //! The journal on a simulated disk: appends, readers, faults, crashes, and an oracle.
 //!
-//! Half of the seeds have a disk that is slow, gets full and fails aloud. There, nothing that was
-//! acknowledged may be lost, and nothing may be reported as corrupt. In the other half the disk
-//! also lies: bits flip, writes get lost or reach other places. There, every chunk that is given is
-//! right, and something is missing only if a fault was planted.
+//! Seeds differ in the manners of their disk:
 //!
-//! The payload of a chunk follows from its execution and its number. Bytes of another chunk, or of
-//! an earlier use of a place, therefore never pass.
+//! - A quarter has a disk that is slow, gets full and fails aloud. There, nothing that was
+//!   acknowledged may be lost, and nothing may be reported as corrupt. What is served after a
+//!   failure is there after the next start too.
+//! - A quarter has a disk that flips a bit now and then, at a place that a mark vouches for. It may
+//!   cost the run or the record that has the bit, and nothing else.
+//! - Half of them have a disk that also lies: bits flip, writes get lost or reach other places.
+//!   There, every chunk that is given is right, and something is missing only if a fault was
+//!   planted.
+//!
+//! The payload of a chunk follows from its execution, its number, and the start of the process that
+//! has published it. Bytes of another chunk, or of an earlier use of a place, therefore never pass.
+//! The oracle is in `journal/oracle.rs`.
+
+mod oracle;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,14 +23,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::base::{Instant, PageBuffer, Random};
-use crate::journal::block::Run;
 use crate::journal::format::{ChunkEntry, Lsn};
 use crate::journal::recovery::{Findings, Recovered};
-use crate::journal::{Append, Found, Journal, KeptId, Moment, Place, Search, Setup};
-use crate::limits::{JOURNAL_BLOCK_BYTES_MAX, JOURNAL_PAGE_BYTES, JOURNAL_SEGMENT_BYTES_MIN};
+use crate::journal::{Append, Journal, KeptId, Moment, Setup, Wish};
+use crate::limits::{JOURNAL_BLOCK_BYTES_MAX, JOURNAL_SEGMENT_BYTES_MIN};
 use crate::reactor::{DiskSetup, Reactor};
 use crate::shard::journal::{Completed, JournalFiles, open_journal};
-use crate::sim::disk::{Crash, DiskFaults, FailingOperation, SimDisk};
+use crate::sim::disk::{DiskFaults, FailingOperation, SimDisk};
 use crate::sim::reactor::SimReactor;
 use crate::sim::twice::run_twice;
 use crate::sim::world::{SimFaults, SimWorld};
@@ -70,18 +78,37 @@ struct Counts {
     index_searches: u64,
     sealed_segments: u64,
     lost_executions: u64,
+    rotten: u64,
+    served_broken: u64,
+}
+
+/// The manners of a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Manner {
+    /// It is slow, gets full, and fails aloud.
+    Loud,
+    /// It flips a bit at rest now and then.
+    Rots,
+    /// It does all of this, and lies.
+    Lies,
 }
 
 /// An execution as the oracle knows it.
 #[derive(Default)]
 struct Model {
     durability: Durability,
-    /// For each chunk, true if it was kept.
-    kept: Vec<bool>,
+    /// For each chunk, the number of the start that has published it if it was kept.
+    kept: Vec<Option<u64>>,
     /// One past the last chunk that was acknowledged; 0 if nothing was.
     acknowledged: u64,
     has_ended: bool,
     is_end_acknowledged: bool,
+    /// Runs that a flipped bit may have cost: the first chunk, and one past the last.
+    spoiled: Vec<(u64, u64)>,
+    /// True if a flipped bit may have cost the record of its beginning or of its end.
+    is_spoiled: bool,
+    /// Chunks that were given after the last failure of the disk, although it was known.
+    served: Vec<u64>,
 }
 
 /// The findings of a recovery, beside the journal.
@@ -94,6 +121,8 @@ struct Process {
     files: JournalFiles,
     read: Option<(Result<u32, io::ErrorKind>, PageBuffer)>,
     running: Vec<(u128, KeptId)>,
+    /// True once a segment was to be removed.
+    has_removed: bool,
 }
 
 struct Trial {
@@ -103,11 +132,11 @@ struct Trial {
     world: SimWorld,
     disk: SimDisk,
     faults: DiskFaults,
-    /// True if the disk lies.
-    lies: bool,
+    manner: Manner,
     /// Number of faults that were planted before the last start.
     fault_count: usize,
     process: Process,
+    has_removed: bool,
     models: BTreeMap<u128, Model>,
     last_id: u128,
     counts: Counts,
@@ -124,9 +153,9 @@ fn setup(seed: u64) -> Setup {
     }
 }
 
-/// The payload of a chunk.
-fn payload(id: u128, seq: u64) -> (Kind, Vec<u8>) {
-    let mut random = Random::new(id as u64 ^ seq.rotate_left(24));
+/// The payload of a chunk that the `start`th process has published.
+fn payload(id: u128, seq: u64, start: u64) -> (Kind, Vec<u8>) {
+    let mut random = Random::new(id as u64 ^ seq.rotate_left(24) ^ start.rotate_left(48));
     let length = match random.below(24) {
         0 => random.below(12_000),
         1..4 => random.below(2_000),
@@ -144,7 +173,8 @@ impl Process {
         let opened = open_journal(&mut reactor, disk, &setup(seed));
         let (recovered, files) = opened.map_err(|error| error.to_string())?;
         let Recovered { journal, unfinished, findings } = recovered;
-        let process = Process { reactor, journal, files, read: None, running: Vec::new() };
+        let (read, running, has_removed) = (None, Vec::new(), false);
+        let process = Process { reactor, journal, files, read, running, has_removed };
         Ok((process, (unfinished, findings)))
     }
 
@@ -170,6 +200,7 @@ impl Process {
         }
         self.journal.turn(moment);
         while let Some(wish) = self.journal.poll_wish(moment) {
+            self.has_removed |= matches!(wish, Wish::Remove { .. });
             self.files.carry_out(wish, &mut self.reactor);
         }
     }
@@ -204,11 +235,12 @@ impl Trial {
         let world = SimWorld::new(random.next_u64(), SimFaults::NONE);
         let disk = SimDisk::new(random.next_u64());
         world.put_disk(Path::new(DIRECTORY), &disk);
-        let lies = random.chance(1, 2);
-        let faults = match lies {
-            true => DiskFaults::drawn(&mut random),
-            false if random.chance(1, 2) => DiskFaults::SLOW,
-            false => DiskFaults::NONE,
+        let manner = [Manner::Loud, Manner::Rots, Manner::Lies, Manner::Lies];
+        let manner = manner[random.below(4) as usize];
+        let faults = match manner {
+            Manner::Lies => DiskFaults::drawn(&mut random),
+            Manner::Loud | Manner::Rots if random.chance(1, 2) => DiskFaults::SLOW,
+            Manner::Loud | Manner::Rots => DiskFaults::NONE,
         };
         let (process, _) = Process::open(&world, seed).expect("the disk is empty");
         disk.set_faults(faults.clone());
@@ -219,9 +251,10 @@ impl Trial {
             world,
             disk,
             faults,
-            lies,
+            manner,
             fault_count: 0,
             process,
+            has_removed: false,
             models: BTreeMap::new(),
             last_id: 0,
             counts: Counts::default(),
@@ -244,16 +277,21 @@ impl Trial {
             self.hear();
             if self.process.journal.fault().is_some() {
                 self.counts.disk_failures += 1;
+                self.go_on_broken();
                 self.crash();
             }
         }
         self.crash();
+        self.summary()
+    }
+
+    fn summary(mut self) -> JournalSummary {
         self.note("image", self.disk.image_hash());
         self.counts.lies = self.disk.planted().len() as u64;
         let Counts { chunks, missed, acknowledged, given, corrupt, expired, .. } = self.counts;
         let Counts { ends, crashes, power_cuts, disk_failures, full, lies, .. } = self.counts;
         let Counts { torn_bytes, walked_segments, index_searches, .. } = self.counts;
-        let Counts { sealed_segments, lost_executions, .. } = self.counts;
+        let Counts { sealed_segments, lost_executions, rotten, served_broken, .. } = self.counts;
         let happened = vec![
             ("chunks", chunks),
             ("missed", missed),
@@ -272,6 +310,8 @@ impl Trial {
             ("index searches", index_searches),
             ("sealed segments", sealed_segments),
             ("lost executions", lost_executions),
+            ("rotten bits", rotten),
+            ("served by a broken journal", served_broken),
         ];
         JournalSummary { hash: self.hash, happened }
     }
@@ -282,7 +322,8 @@ impl Trial {
             5..55 => self.append(),
             55..59 => self.end(),
             59..61 => self.read_one(),
-            61 if !self.lies && self.random.chance(1, 2) => {
+            61 if self.manner == Manner::Rots => self.rot(),
+            61 if self.manner == Manner::Loud && self.random.chance(1, 2) => {
                 let operation = [FailingOperation::Write, FailingOperation::Sync];
                 let operation = operation[self.random.below(2) as usize];
                 self.disk.fail_nth(operation, 1 + self.random.below(6));
@@ -327,12 +368,13 @@ impl Trial {
         for _ in 0..=self.random.below(30) {
             let model = self.models.get_mut(&id).expect("it was opened");
             let seq = model.kept.len() as u64 + 1;
-            let (kind, bytes) = payload(id, seq);
+            let start = self.counts.crashes;
+            let (kind, bytes) = payload(id, seq, start);
             let moment = self.process.moment();
             let (mono_ns, length) = (moment.now.nanos(), bytes.len() as u32);
             let entry = ChunkEntry { seq, mono_ns, length, kind, key: 0, flags: 0 };
             let appended = self.process.journal.append(name, &entry, &bytes, moment);
-            model.kept.push(appended == Append::Kept);
+            model.kept.push((appended == Append::Kept).then_some(start));
             self.counts.chunks += 1;
             self.counts.missed += u64::from(appended == Append::Missed);
         }
@@ -379,182 +421,6 @@ impl Trial {
         let id = *self.models.keys().nth(at).expect("there are so many");
         if let Some(name) = self.process.journal.find(id) {
             self.read_all(id, name);
-        }
-    }
-
-    /// Ends the process or the power, and starts again.
-    fn crash(&mut self) {
-        let is_power = self.random.chance(1, 2) || self.process.journal.fault().is_some();
-        self.counts.crashes += 1;
-        self.counts.power_cuts += u64::from(is_power);
-        self.counts.sealed_segments += self.process.journal.counters().segments;
-        self.disk.crash(if is_power { Crash::Power } else { Crash::Process });
-        let may_fail = self.random.chance(1, 2);
-        if !may_fail {
-            self.disk.set_faults(DiskFaults::NONE);
-        }
-        let mut opened = Process::open(&self.world, self.seed);
-        // Each operation that was asked to fail does that once.
-        for _ in 0..STEPS {
-            if opened.is_ok() {
-                break;
-            }
-            self.disk.set_faults(DiskFaults::NONE);
-            self.disk.heal_sectors();
-            self.disk.crash(Crash::Process); // The attempt may have stopped anywhere.
-            opened = Process::open(&self.world, self.seed);
-        }
-        let (process, recovered) = opened.unwrap_or_else(|error| panic!("{error}"));
-        self.process = process;
-        self.disk.set_faults(DiskFaults::NONE);
-        let (unfinished, findings) = recovered;
-        let is_sound = findings.corrupt.is_empty() || self.is_damaged();
-        assert!(is_sound, "no fault was planted: {findings:?}");
-        self.counts.torn_bytes += findings.torn_bytes;
-        self.counts.walked_segments += findings.walked;
-        // What the kernel had and could not write is gone, even if only the process has ended.
-        let has_failed = self.disk.planted().len() > self.fault_count;
-        self.fault_count = self.disk.planted().len();
-        self.check(is_power || has_failed);
-        for name in unfinished {
-            let Some(id) = self.process.journal.get(name).map(|kept| kept.id) else { continue };
-            if let Some(model) = self.models.get_mut(&id) {
-                assert!(!model.is_end_acknowledged || self.lies);
-                (model.has_ended, model.is_end_acknowledged) = (false, false);
-                self.process.running.push((id, name));
-            }
-        }
-        self.note("restarted", self.models.len() as u64);
-        self.disk.set_faults(self.faults.clone());
-    }
-
-    /// True if the disk was made to lie about something.
-    fn is_damaged(&self) -> bool {
-        self.lies && !self.disk.planted().is_empty()
-    }
-
-    /// Compares what is kept with what was acknowledged, and goes on from what is kept.
-    fn check(&mut self, has_lost_cache: bool) {
-        let ids: Vec<u128> = self.models.keys().copied().collect();
-        for id in ids {
-            let model = &self.models[&id];
-            let is_promised = model.durability == Durability::Synced || !has_lost_cache;
-            let Some(name) = self.process.journal.find(id) else {
-                let may_be_gone = model.has_ended || model.acknowledged == 0;
-                let is_lost = is_promised && !may_be_gone;
-                assert!(!is_lost || self.is_damaged(), "execution {id} is gone");
-                self.counts.lost_executions += u64::from(is_lost);
-                self.models.remove(&id);
-                continue;
-            };
-            let kept = self.process.journal.get(name).expect("it was found");
-            let (next_seq, has_ended) = (kept.published().0, kept.ended.is_some());
-            if is_promised && !self.is_damaged() {
-                assert!(next_seq >= model.acknowledged, "{id}: {next_seq}");
-                assert!(!model.is_end_acknowledged || has_ended, "{id}");
-            }
-            assert!(next_seq <= model.kept.len() as u64 + 1, "{id} has chunks of its own");
-            assert!(!has_ended || model.has_ended, "{id} has ended by itself");
-            self.read_all(id, name);
-            let model = self.models.get_mut(&id).expect("it was opened");
-            model.kept.truncate(next_seq as usize - 1);
-            (model.acknowledged, model.is_end_acknowledged) = (next_seq, has_ended);
-        }
-    }
-
-    /// Reads an execution from its first to its last chunk.
-    fn read_all(&mut self, id: u128, name: KeptId) {
-        let mut seq = 1;
-        loop {
-            let Some(kept) = self.process.journal.get(name) else { return };
-            if seq >= kept.published().0 {
-                return;
-            }
-            let place = self.process.journal.locate(name, seq).expect("it was published");
-            let place = match place {
-                Place::Search(search) => self.search(name, search),
-                place => place,
-            };
-            let before = seq;
-            seq = match place {
-                Place::Soon => {
-                    self.process.pass(Duration::from_millis(3));
-                    self.hear();
-                    if self.process.journal.fault().is_some() {
-                        return; // It never comes.
-                    }
-                    continue;
-                }
-                Place::Hole { until_seq } => {
-                    let kept = &self.models[&id].kept[seq as usize - 1..until_seq as usize - 1];
-                    assert!(kept.iter().all(|kept| !kept), "{id}: {seq} is no hole");
-                    until_seq
-                }
-                Place::Expired { until_seq } => {
-                    self.counts.expired += until_seq - seq;
-                    until_seq
-                }
-                Place::Run { segment_number, row } => {
-                    let lsn = Lsn::new(segment_number, row.offset_bytes);
-                    self.read_run(id, name, lsn, row.bytes, (seq, row.until_seq()));
-                    row.until_seq()
-                }
-                Place::Corrupt { until_seq } => {
-                    self.note_corrupt(id, seq, until_seq);
-                    until_seq
-                }
-                Place::Search(_) => unreachable!("it was searched for"),
-            };
-            assert!(seq > before);
-        }
-    }
-
-    fn search(&mut self, name: KeptId, mut search: Search) -> Place {
-        loop {
-            self.counts.index_searches += 1;
-            let Some(page) = self.process.read(search.page(), JOURNAL_PAGE_BYTES) else {
-                let seq = search.seq();
-                return match self.process.journal.locate(name, seq) {
-                    Some(place @ Place::Expired { .. }) => place,
-                    None => Place::Expired { until_seq: seq + 1 },
-                    Some(_) => search.give_up(),
-                };
-            };
-            match search.on_page(&page) {
-                Found::Place(place) => return place,
-                Found::Again => {}
-            }
-        }
-    }
-
-    fn note_corrupt(&mut self, id: u128, from_seq: u64, until_seq: u64) {
-        assert!(self.is_damaged(), "{id}: {from_seq} to {until_seq} is corrupt without a fault");
-        self.counts.corrupt += until_seq - from_seq;
-        self.note("corrupt", id as u64 ^ from_seq << 20);
-    }
-
-    fn read_run(&mut self, id: u128, name: KeptId, lsn: Lsn, bytes: u32, seqs: (u64, u64)) {
-        let read = self.process.read(lsn, bytes);
-        let run = read.as_ref().and_then(|read| Run::decode(lsn, &read[..bytes as usize]).ok());
-        let run = run.filter(|run| run.header.execution == name.number);
-        let Some(run) = run else {
-            // Its segment may have been removed meanwhile.
-            return match self.process.journal.locate(name, seqs.0) {
-                None | Some(Place::Expired { .. }) => self.counts.expired += seqs.1 - seqs.0,
-                _ => self.note_corrupt(id, seqs.0, seqs.1),
-            };
-        };
-        for chunk in run.chunks() {
-            match chunk {
-                Ok(chunk) => {
-                    let (kind, bytes) = payload(id, chunk.entry.seq);
-                    assert!(chunk.payload == bytes, "{id}: chunk {} is wrong", chunk.entry.seq);
-                    assert_eq!(chunk.entry.kind, kind);
-                    assert!(self.models[&id].kept[chunk.entry.seq as usize - 1]);
-                    self.counts.given += 1;
-                }
-                Err(bad) => self.note_corrupt(id, bad.from_seq, bad.until_seq),
-            }
         }
     }
 }
