@@ -4,7 +4,7 @@
 //! library's own tests the check is a constant `false`, and the step is not compiled. In them, at
 //! most one bug is chosen for the whole process, before anything runs.
 
-/// The bugs, by number.
+/// The bugs, by number. 31 to 33 are free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Planted {
@@ -50,6 +50,32 @@ pub enum Planted {
     RetentionFreesLeasedRing = 20,
     /// The gate of a thread is published only if a turn takes its chunks over.
     GatePublishedInTurnsOnly = 21,
+    /// The journal acknowledges a chunk as synced when its block was written.
+    AckBeforeSync = 22,
+    /// A sync of the journal counts for writes that were under way when it was submitted.
+    SyncBeforeWritten = 23,
+    /// A block of the journal counts one block too many as on the disk.
+    SyncedTooFar = 24,
+    /// A bad block counts as damaged by the disk if any sound block stands behind it.
+    TailTakenForRot = 25,
+    /// A block that the disk has damaged counts as the torn end of the last writes.
+    RotTakenForTail = 26,
+    /// A chunk of the journal is given although its checksum is another one.
+    PayloadSumNotChecked = 27,
+    /// A failed sync of the journal is tried again, and the second one is believed.
+    SyncRetried = 28,
+    /// The journal goes on behind chunks that it did not keep, without a record of them.
+    HoleNotRecorded = 29,
+    /// A segment is removed with the descriptions of running executions in it.
+    DescriptionNotCarried = 30,
+    /// A block counts although it was written for another place.
+    StaleBlockTaken = 34,
+    /// A run has one chunk too few in the index of its segment.
+    IndexRowOffByOne = 35,
+    /// The end of a synced execution counts as kept when it was written.
+    EndKeptBeforeSync = 36,
+    /// After a failed sync, the journal serves what only the kernel has.
+    UnsyncedServed = 37,
 }
 
 /// True if this bug is the chosen one.
@@ -93,8 +119,13 @@ mod chosen {
 }
 
 impl Planted {
+    /// True if the campaign of the journal has to find it.
+    pub fn is_of_journal(self) -> bool {
+        self as u8 >= Planted::AckBeforeSync as u8
+    }
+
     /// Every bug.
-    pub const ALL: [Planted; 21] = [
+    pub const ALL: [Planted; 34] = [
         Planted::ClaimAfterWrite,
         Planted::DataWrapBeforeSlotWrap,
         Planted::TailOffByOne,
@@ -116,5 +147,18 @@ impl Planted {
         Planted::InactivityWhileGated,
         Planted::RetentionFreesLeasedRing,
         Planted::GatePublishedInTurnsOnly,
+        Planted::AckBeforeSync,
+        Planted::SyncBeforeWritten,
+        Planted::SyncedTooFar,
+        Planted::TailTakenForRot,
+        Planted::RotTakenForTail,
+        Planted::PayloadSumNotChecked,
+        Planted::SyncRetried,
+        Planted::HoleNotRecorded,
+        Planted::DescriptionNotCarried,
+        Planted::StaleBlockTaken,
+        Planted::IndexRowOffByOne,
+        Planted::EndKeptBeforeSync,
+        Planted::UnsyncedServed,
     ];
 }

@@ -17,6 +17,7 @@ use std::collections::VecDeque;
 use super::block::{Block, ClosedRun, Stamp};
 use super::format::{BLOCK_HEADER_BYTES, BlockKind, Lsn};
 use super::{Moment, Wish, WishToken};
+use crate::base::planted::{Planted, planted};
 use crate::base::{Instant, PageBuffer};
 use crate::limits::{
     JOURNAL_BLOCK_BYTES_MAX, JOURNAL_BLOCKS_MAX, JOURNAL_GATHER_BYTES, JOURNAL_MARK_DELAY,
@@ -242,7 +243,12 @@ impl Commit {
         let Moment { now, wall_us } = moment;
         let is_first = self.next.offset_bytes() == JOURNAL_PAGE_BYTES;
         let previous_pages = if is_first { self.previous_pages } else { 0 };
-        Stamp { kind, synced: self.synced, previous_pages, wall_us, mono_ns: now.nanos() } // C3
+        let mut synced = self.synced; // C3
+        if planted(Planted::SyncedTooFar) {
+            let next = self.flights.iter().find(|flight| flight.end() > synced);
+            synced = next.map_or(synced, Flight::end);
+        }
+        Stamp { kind, synced, previous_pages, wall_us, mono_ns: now.nanos() }
     }
 
     fn enqueue(&mut self, block: Block, stamp: &Stamp, touched: Vec<Touch>, is_awaited: bool) {
@@ -328,12 +334,14 @@ impl Commit {
         if !is_wanted {
             return None;
         }
-        let until = match self.ends.front() {
-            Some(end) => self.written.min(*end),
-            None => self.written,
-        };
+        let mut until = self.written; // C2
+        if planted(Planted::SyncBeforeWritten) {
+            let under_way = self.flights.iter().take_while(|flight| !flight.is_queued());
+            until = under_way.last().map_or(until, Flight::end).max(until);
+        }
+        until = self.ends.front().map_or(until, |end| until.min(*end));
         assert!(until > self.synced);
-        self.sync = Some(SyncFlight { until }); // C2
+        self.sync = Some(SyncFlight { until });
         Some(Wish::Sync { segment_number: self.synced.segment_number() })
     }
 
@@ -376,6 +384,11 @@ impl Commit {
         if synced {
             self.on_synced(now);
         }
+    }
+
+    /// A planted bug: forgets a sync that has failed.
+    pub fn sync_again(&mut self) {
+        self.sync = None;
     }
 
     /// Handles the success of a sync.

@@ -15,6 +15,7 @@
 //!
 //! Tests: below; `journal/scan_tests.rs` flips every bit.
 
+use crate::base::planted::{Planted, planted};
 use crate::limits::{
     JOURNAL_BLOCK_BYTES_MAX, JOURNAL_PAGE_BYTES, JOURNAL_SEGMENT_BYTES, JOURNAL_SEGMENT_BYTES_MIN,
     KINDS_MAX,
@@ -263,7 +264,7 @@ impl BlockHeader {
         if from.u64() != journal as u64 {
             return Err(Damage::Foreign);
         }
-        if own != lsn {
+        if own != lsn && !planted(Planted::StaleBlockTaken) {
             return Err(Damage::Place);
         }
         let (wall_us, mono_ns, run_count) = (from.u64(), from.u64(), from.u32());
@@ -403,7 +404,7 @@ pub fn decode_run(lsn: Lsn, bytes: &[u8]) -> Result<(RunHeader, KindTotals), Dam
     from.u8();
     let (run_bytes, execution, count) = (from.u32(), from.u32(), from.u32());
     let (first_seq, bytes_before) = (from.u64(), from.u64());
-    if from.u32() != place_word(lsn) {
+    if from.u32() != place_word(lsn) && !planted(Planted::StaleBlockTaken) {
         return Err(Damage::Place);
     }
     let kinds_before = from.u16();
@@ -520,7 +521,9 @@ pub fn decode_chunk(seq: u64, bytes: &[u8]) -> Result<KeptChunk<'_>, Damage> {
     let length = chunk_length(bytes).ok_or(Damage::Short)?;
     let end = CHUNK_ENTRY_BYTES as usize + length as usize;
     let covered = bytes.get(4..end).ok_or(Damage::Bounds)?;
-    check_sum(covered, &bytes[..4])?;
+    if !planted(Planted::PayloadSumNotChecked) {
+        check_sum(covered, &bytes[..4])?;
+    }
     let mut from = Reader { bytes, at: 8 };
     let (mono_ns, seq_low) = (from.u64(), from.u32());
     if seq_low != seq as u32 {

@@ -6,6 +6,7 @@ use super::format::{Damage, Lsn};
 use super::index::{RUNS_PER_PAGE, RunRow, decode_page};
 use super::machine::Journal;
 use super::table::Table;
+use crate::base::planted::{Planted, planted};
 use crate::limits::JOURNAL_PAGE_BYTES;
 use crate::stream::Durability;
 
@@ -220,6 +221,7 @@ impl Journal {
             Some(Fault::Write(_)) if durability != Some(Durability::Synced) => {
                 self.commit.written()
             }
+            Some(_) if planted(Planted::UnsyncedServed) => self.commit.written(),
             Some(Fault::Write(_) | Fault::Sync(_)) => self.commit.synced(),
         }
     }

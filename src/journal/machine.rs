@@ -19,6 +19,7 @@ use super::segments::{Next, Sealed, Segments};
 use super::table::Table;
 use super::{Moment, Setup, Wish, WishToken};
 use crate::base::PageBuffer;
+use crate::base::planted::{Planted, planted};
 use crate::limits::{
     JOURNAL_BLOCK_BYTES_MAX, JOURNAL_PAGE_BYTES, JOURNAL_RECORD_BYTES_MAX,
     JOURNAL_RECORD_RESERVE_BYTES, JOURNAL_ROWS_MAX, KINDS_MAX,
@@ -372,6 +373,7 @@ impl Journal {
                 self.counters.failures += 1;
                 self.segments.failed(moment.now);
             }
+            (WishToken::Sync, Err(_)) if planted(Planted::SyncRetried) => self.commit.sync_again(),
             (WishToken::Sync | WishToken::Block(_) | WishToken::Index, Err(kind)) => {
                 self.fault = Fault::of(token, kind, synced);
             }
@@ -414,7 +416,10 @@ impl Journal {
             let is_reached = match level {
                 Level::Written => {
                     living.written_seq = living.written_seq.max(touch.until_seq);
-                    living.durability == Durability::Written
+                    if planted(Planted::AckBeforeSync) {
+                        living.synced_seq = living.synced_seq.max(touch.until_seq);
+                    }
+                    living.durability == Durability::Written || planted(Planted::AckBeforeSync)
                 }
                 Level::Synced => {
                     living.synced_seq = living.synced_seq.max(touch.until_seq);
@@ -425,7 +430,7 @@ impl Journal {
                 living.is_news = true;
                 news.push_back(name);
             }
-            if is_reached && touch.ends {
+            if touch.ends && (is_reached || planted(Planted::EndKeptBeforeSync)) {
                 assert!(living.is_end_awaited);
                 kept.living = None;
             }
@@ -446,6 +451,10 @@ impl Journal {
         }
         match self.living(name).missing {
             None => true,
+            Some(_) if planted(Planted::HoleNotRecorded) => {
+                self.living(name).missing = None;
+                true
+            }
             Some(missing) => self.put_hole(name, &missing, moment),
         }
     }

@@ -68,15 +68,15 @@ impl Totals {
     }
 }
 
-/// Runs the seeds on all cores, each seed on one thread.
-fn run_seeds(first: u64, count: u64) -> Totals {
-    run_seeds_until(first, count, FAILURES_MAX)
-}
-
-/// Runs the seeds like [`run_seeds`], until `failures_max` have failed.
-fn run_seeds_until(first: u64, count: u64, failures_max: usize) -> Totals {
-    let next = Mutex::new(first);
-    let totals = Mutex::new(Totals::default());
+/// Runs the seeds on all cores, each seed on one thread, until `may_go_on` says no. It is told of
+/// the result of each.
+fn each_seed<T: Send>(
+    first: u64,
+    count: u64,
+    run: impl Fn(u64) -> T + Sync,
+    may_go_on: impl FnMut(u64, T) -> bool + Send,
+) {
+    let (next, may_go_on) = (Mutex::new(first), Mutex::new(may_go_on));
     let take = || {
         let mut next = next.lock().unwrap();
         let seed = *next;
@@ -85,20 +85,42 @@ fn run_seeds_until(first: u64, count: u64, failures_max: usize) -> Totals {
     };
     let work = || {
         while let Some(seed) = take() {
-            let result = run_seed(seed, false);
-            let mut totals = totals.lock().unwrap();
-            match result {
-                Ok(summary) => totals.add(seed, &summary),
-                Err(text) => totals.failures.push(text),
-            }
-            if totals.failures.len() >= failures_max {
+            let result = run(seed);
+            if !may_go_on.lock().unwrap()(seed, result) {
                 return;
             }
         }
     };
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
-    totals.into_inner().unwrap()
+}
+
+/// Runs the seeds, until too many have failed.
+fn run_seeds(first: u64, count: u64) -> Totals {
+    let mut totals = Totals::default();
+    let run = |seed| run_seed(seed, false);
+    each_seed(first, count, run, |seed, result| {
+        match result {
+            Ok(summary) => totals.add(seed, &summary),
+            Err(text) => totals.failures.push(text),
+        }
+        totals.failures.len() < FAILURES_MAX
+    });
+    totals
+}
+
+/// Runs the seeds until one fails. Returns its number and its failure.
+fn first_failure(
+    first: u64,
+    count: u64,
+    run: impl Fn(u64) -> Result<(), String> + Sync,
+) -> Option<(u64, String)> {
+    let mut failures = Vec::new();
+    each_seed(first, count, run, |seed, result| {
+        failures.extend(result.err().map(|text| (seed, text)));
+        failures.is_empty()
+    });
+    failures.into_iter().min()
 }
 
 /// The simulator with a journal on a disk that is slow, fails, lies and loses its power.
@@ -116,10 +138,16 @@ fn hunt(number: u64, first: u64, count: u64) {
     let bug = bug.unwrap_or_else(|| panic!("no bug has the number {number}"));
     // A seed that finds the bug panics with a message, which is only noise here.
     std::panic::set_hook(Box::new(|_| {}));
-    let totals = run_seeds_until(first, count, 1);
+    let failure = match bug.is_of_journal() {
+        true => {
+            let run = |seed| crate::sim::journal::run_journal_seed(seed, false).map(|_| ());
+            first_failure(first, count, run)
+        }
+        false => first_failure(first, count, |seed| run_seed(seed, false).map(|_| ())),
+    };
     drop(std::panic::take_hook());
-    match totals.failures.first() {
-        Some(text) => println!("planted bug {number} ({bug:?}) was found: {text}"),
+    match failure {
+        Some((_, text)) => println!("planted bug {number} ({bug:?}) was found: {text}"),
         None => panic!("planted bug {number} ({bug:?}) was not found by {count} seeds"),
     }
 }

@@ -27,6 +27,11 @@ enum Remains {
     All,
     /// The first ones, and a part of the next.
     Prefix,
+    /// The first ones. The next has the bytes of another place of the file, as a disk may leave them
+    /// that has lost a part of its maps.
+    Stale {
+        page: u64,
+    },
     /// Each unit by itself: kept, lost, or garbage.
     Pieces {
         unit_sectors: u64,
@@ -86,11 +91,13 @@ impl State {
 
 /// Cuts the power for one file.
 fn cut(inode: &mut Inode, random: &mut Random) {
-    let remains = match random.below(6) {
+    let page_count = inode.durable.keys().next_back().map_or(1, |last| last / PAGE_SECTORS + 1);
+    let remains = match random.below(7) {
         0 => Remains::Nothing,
         1 => Remains::All,
         2 => Remains::Prefix,
-        3 | 4 => Remains::Pieces { unit_sectors: 1 },
+        3 => Remains::Stale { page: random.below(page_count) },
+        4 | 5 => Remains::Pieces { unit_sectors: 1 },
         _ => Remains::Pieces { unit_sectors: PAGE_SECTORS },
     };
     let writes = std::mem::take(&mut inode.unsynced);
@@ -106,6 +113,10 @@ fn cut(inode: &mut Inode, random: &mut Random) {
                     let is_kept = at < whole_count || (at == whole_count && place < torn_at);
                     is_kept.then(|| Rc::clone(bytes))
                 }
+                Remains::Stale { page } if at == whole_count => {
+                    inode.durable.get(&(page * PAGE_SECTORS + place)).cloned()
+                }
+                Remains::Stale { .. } => (at < whole_count).then(|| Rc::clone(bytes)),
                 Remains::Pieces { unit_sectors } => {
                     let number = sector / unit_sectors;
                     let luck = match unit {
