@@ -130,6 +130,28 @@ pub enum FailingOperation {
     Sync,
     /// The making of a file, with ENOSPC.
     Create,
+    /// The opening of a file, with EIO. Only tests ask for it, as for those that follow.
+    Open,
+    /// Another name for a file, with EIO.
+    Rename,
+    /// The removal of a file, with EIO.
+    Remove,
+    /// The list of all files, with EIO.
+    List,
+}
+
+impl FailingOperation {
+    /// Every kind.
+    pub const ALL: [FailingOperation; 8] = [
+        FailingOperation::Read,
+        FailingOperation::Write,
+        FailingOperation::Sync,
+        FailingOperation::Create,
+        FailingOperation::Open,
+        FailingOperation::Rename,
+        FailingOperation::Remove,
+        FailingOperation::List,
+    ];
 }
 
 /// The kind of a fault that was planted.
@@ -247,6 +269,11 @@ impl SimDisk {
     /// `nth` is zero.
     pub fn fail_nth(&self, operation: FailingOperation, nth: u64) {
         self.state.borrow_mut().failing.push((operation, nth.checked_sub(1).expect("from 1")));
+    }
+
+    /// Number of operations that were asked to fail and did not come yet.
+    pub fn failing_count(&self) -> usize {
+        self.state.borrow().failing.len()
     }
 
     /// Flips a bit of the durable image at rest. Returns false if there is no such byte.
@@ -374,6 +401,10 @@ impl State {
             FailingOperation::Write => self.faults.write_error_chance,
             FailingOperation::Sync => self.faults.sync_error_chance,
             FailingOperation::Create => self.faults.full_chance,
+            FailingOperation::Open
+            | FailingOperation::Rename
+            | FailingOperation::Remove
+            | FailingOperation::List => return must_fail,
         };
         self.random.chance(chance, 1_000) || must_fail
     }

@@ -15,6 +15,8 @@
 //! has published it. Bytes of another chunk, or of an earlier use of a place, therefore never pass.
 //! The oracle is in `journal/oracle.rs`.
 
+#[cfg(test)]
+mod failing_tests;
 mod oracle;
 
 use std::collections::BTreeMap;
@@ -53,7 +55,7 @@ pub fn run_journal_seed(seed: u64, verbose: bool) -> Result<JournalSummary, Stri
     let difference = |first: &JournalSummary, second: &JournalSummary| {
         format!("{:x} and {:x}", first.hash, second.hash)
     };
-    run_twice(&options, verbose, |verbose| Ok(Trial::new(seed, verbose).run()), difference)
+    run_twice(&options, verbose, |verbose| Ok(Trial::drawn(seed, verbose).run()), difference)
 }
 
 const STEPS: u32 = 300;
@@ -126,7 +128,7 @@ struct Process {
 }
 
 struct Trial {
-    seed: u64,
+    setup: Setup,
     verbose: bool,
     random: Random,
     world: SimWorld,
@@ -167,10 +169,10 @@ fn payload(id: u128, seq: u64, start: u64) -> (Kind, Vec<u8>) {
 }
 
 impl Process {
-    fn open(world: &SimWorld, seed: u64) -> Result<(Process, Rest), String> {
+    fn open(world: &SimWorld, setup: &Setup) -> Result<(Process, Rest), String> {
         let mut reactor = SimReactor::new(world);
         let disk = DiskSetup::at(Path::new(DIRECTORY));
-        let opened = open_journal(&mut reactor, disk, &setup(seed));
+        let opened = open_journal(&mut reactor, disk, setup);
         let (recovered, files) = opened.map_err(|error| error.to_string())?;
         let Recovered { journal, unfinished, findings } = recovered;
         let (read, running, has_removed) = (None, Vec::new(), false);
@@ -230,11 +232,10 @@ impl Process {
 }
 
 impl Trial {
-    fn new(seed: u64, verbose: bool) -> Trial {
+    /// Draws everything from a seed.
+    fn drawn(seed: u64, verbose: bool) -> Trial {
         let mut random = Random::new(seed);
-        let world = SimWorld::new(random.next_u64(), SimFaults::NONE);
-        let disk = SimDisk::new(random.next_u64());
-        world.put_disk(Path::new(DIRECTORY), &disk);
+        let (world, disk) = (random.next_u64(), random.next_u64());
         let manner = [Manner::Loud, Manner::Rots, Manner::Lies, Manner::Lies];
         let manner = manner[random.below(4) as usize];
         let faults = match manner {
@@ -242,15 +243,26 @@ impl Trial {
             Manner::Loud | Manner::Rots if random.chance(1, 2) => DiskFaults::SLOW,
             Manner::Loud | Manner::Rots => DiskFaults::NONE,
         };
-        let (process, _) = Process::open(&world, seed).expect("the disk is empty");
-        disk.set_faults(faults.clone());
+        let mut trial = Trial::new(setup(seed), manner, [world, disk], random);
+        trial.disk.set_faults(faults.clone());
+        (trial.faults, trial.verbose) = (faults, verbose);
+        trial
+    }
+
+    /// Opens a journal on an empty disk that makes no mistakes. `seeds` are those of the world and
+    /// of the disk.
+    fn new(setup: Setup, manner: Manner, seeds: [u64; 2], random: Random) -> Trial {
+        let world = SimWorld::new(seeds[0], SimFaults::NONE);
+        let disk = SimDisk::new(seeds[1]);
+        world.put_disk(Path::new(DIRECTORY), &disk);
+        let (process, _) = Process::open(&world, &setup).expect("the disk is empty");
         Trial {
-            seed,
-            verbose,
+            setup,
+            verbose: false,
             random,
             world,
             disk,
-            faults,
+            faults: DiskFaults::NONE,
             manner,
             fault_count: 0,
             process,
@@ -273,16 +285,21 @@ impl Trial {
     fn run(mut self) -> JournalSummary {
         for _ in 0..STEPS {
             self.step();
-            self.process.turn();
-            self.hear();
-            if self.process.journal.fault().is_some() {
-                self.counts.disk_failures += 1;
-                self.go_on_broken();
-                self.crash();
-            }
+            self.settle();
         }
         self.crash();
         self.summary()
+    }
+
+    /// Ends a step: hears what was acknowledged, and starts again if the disk has failed.
+    fn settle(&mut self) {
+        self.process.turn();
+        self.hear();
+        if self.process.journal.fault().is_some() {
+            self.counts.disk_failures += 1;
+            self.go_on_broken();
+            self.crash();
+        }
     }
 
     fn summary(mut self) -> JournalSummary {

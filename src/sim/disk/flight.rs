@@ -127,13 +127,7 @@ impl State {
             }
             Step::Create { name, bytes } => self.make(name, *bytes),
             Step::Rename { from, to } => self.rename(from, to),
-            Step::Remove { name } => match self.names.cached.contains_key(name) {
-                true => {
-                    self.names.change(Change::Unlink(name.clone()));
-                    Ok(Changed::Nothing)
-                }
-                false => Err(libc::ENOENT),
-            },
+            Step::Remove { name } => self.remove(name),
             step => unreachable!("it changes nothing: {step:?}"),
         };
         self.flights.insert(name, flight);
@@ -203,9 +197,23 @@ impl State {
         if !self.names.cached.contains_key(from) {
             return Err(libc::ENOENT);
         }
+        if self.must_fail(FailingOperation::Rename) {
+            return Err(libc::EIO);
+        }
         if from != to {
             self.names.change(Change::Rename(from.clone(), to.clone()));
         }
+        Ok(Changed::Nothing)
+    }
+
+    fn remove(&mut self, name: &FileName) -> Result<Changed, i32> {
+        if !self.names.cached.contains_key(name) {
+            return Err(libc::ENOENT);
+        }
+        if self.must_fail(FailingOperation::Remove) {
+            return Err(libc::EIO);
+        }
+        self.names.change(Change::Unlink(name.clone()));
         Ok(Changed::Nothing)
     }
 
@@ -225,7 +233,7 @@ impl State {
                 _ => Ok(Outcome::Done),
             },
             Step::Sync { file } => self.sync(file, covered, None),
-            Step::List => Ok(self.list()),
+            Step::List => self.list(),
             Step::Open { name } => self.open(&name),
             Step::Create { bytes, .. } => {
                 let Changed::Made(file) = changed else { unreachable!("made or failed") };
@@ -307,13 +315,20 @@ impl State {
         }
     }
 
-    fn list(&self) -> Outcome<InodeId> {
+    fn list(&mut self) -> Result<Outcome<InodeId>, i32> {
+        if self.must_fail(FailingOperation::List) {
+            return Err(libc::EIO);
+        }
         let names = self.names.cached.iter();
-        Outcome::Names(names.map(|(name, file)| (name.clone(), self.inodes[file].bytes)).collect())
+        let names = names.map(|(name, file)| (name.clone(), self.inodes[file].bytes));
+        Ok(Outcome::Names(names.collect()))
     }
 
     fn open(&mut self, name: &FileName) -> Result<Outcome<InodeId>, i32> {
         let file = *self.names.cached.get(name).ok_or(libc::ENOENT)?;
+        if self.must_fail(FailingOperation::Open) {
+            return Err(libc::EIO);
+        }
         let inode = self.inode(file);
         inode.open_count += 1;
         inode.drop_clean();

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::{Manner, Model, Process, Rest, STEPS, Trial, payload};
+use crate::base::PageBuffer;
 use crate::journal::block::Run;
 use crate::journal::format::{BLOCK_HEADER_BYTES, Lsn};
 use crate::journal::index::RunRow;
@@ -76,7 +77,7 @@ impl Trial {
         if !may_fail {
             self.disk.set_faults(DiskFaults::NONE);
         }
-        let mut opened = Process::open(&self.world, self.seed);
+        let mut opened = Process::open(&self.world, &self.setup);
         // Each operation that was asked to fail does that once.
         for _ in 0..STEPS {
             if opened.is_ok() {
@@ -85,7 +86,7 @@ impl Trial {
             self.disk.set_faults(DiskFaults::NONE);
             self.disk.heal_sectors();
             self.disk.crash(Crash::Process); // The attempt may have stopped anywhere.
-            opened = Process::open(&self.world, self.seed);
+            opened = Process::open(&self.world, &self.setup);
         }
         opened.unwrap_or_else(|error| panic!("{error}"))
     }
@@ -330,10 +331,20 @@ impl Trial {
         assert!(is_hole || is_failure, "{id}: {from_seq} is no hole");
     }
 
+    /// Reads a part of a segment; `None` if the disk cannot. A disk that does not lie fails a read
+    /// once.
+    fn read(&mut self, lsn: Lsn, bytes: u32) -> Option<PageBuffer> {
+        let read = self.process.read(lsn, bytes);
+        match self.manner {
+            Manner::Lies => read,
+            Manner::Loud | Manner::Rots => read.or_else(|| self.process.read(lsn, bytes)),
+        }
+    }
+
     fn search(&mut self, name: KeptId, mut search: Search) -> Place {
         loop {
             self.counts.index_searches += 1;
-            let Some(page) = self.process.read(search.page(), JOURNAL_PAGE_BYTES) else {
+            let Some(page) = self.read(search.page(), JOURNAL_PAGE_BYTES) else {
                 let seq = search.seq();
                 return match self.process.journal.locate(name, seq) {
                     Some(place @ Place::Expired { .. }) => place,
@@ -364,7 +375,7 @@ impl Trial {
         seqs: (u64, u64),
         reading: &mut Reading,
     ) {
-        let read = self.process.read(lsn, bytes);
+        let read = self.read(lsn, bytes);
         let run = read.as_ref().and_then(|read| Run::decode(lsn, &read[..bytes as usize]).ok());
         let run = run.filter(|run| run.header.execution == name.number);
         let Some(run) = run else {
