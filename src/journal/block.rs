@@ -11,8 +11,8 @@
 
 use super::format::{
     ALIGN_BYTES, BLOCK_HEADER_BYTES, BlockHeader, BlockKind, CHUNK_ENTRY_BYTES, ChunkEntry, Damage,
-    KeptChunk, Lsn, RunHeader, RunKind, chunk_bytes, chunk_length, decode_chunk, decode_run,
-    encode_chunk, encode_run, kinds_of,
+    KeptChunk, Lsn, RunHeader, RunKind, SumKey, chunk_bytes, chunk_length, decode_chunk,
+    decode_run, encode_chunk, encode_run, kinds_of,
 };
 use super::records::Hole;
 use crate::base::PageBuffer;
@@ -73,6 +73,8 @@ pub struct Block {
     used_bytes: u32,
     run_count: u32,
     lsn: Lsn,
+    journal: u128,
+    key: SumKey,
     open: Option<OpenRun>,
 }
 
@@ -108,13 +110,15 @@ pub enum Appended {
 }
 
 impl Block {
-    /// Begins a block of at most `room_bytes` in `buffer`, for the place `lsn`.
-    pub fn new(buffer: PageBuffer, room_bytes: u32, lsn: Lsn) -> Block {
+    /// Begins a block of the journal `journal` of at most `room_bytes` in `buffer`, for the place
+    /// `lsn`.
+    pub fn new(journal: u128, buffer: PageBuffer, room_bytes: u32, lsn: Lsn) -> Block {
         assert!((JOURNAL_PAGE_BYTES..=buffer.len() as u32).contains(&room_bytes));
         assert!(room_bytes.is_multiple_of(JOURNAL_PAGE_BYTES));
         assert!(lsn.0.is_multiple_of(JOURNAL_PAGE_BYTES.into())); // D1
         let used_bytes = BLOCK_HEADER_BYTES;
-        Block { buffer, room_bytes, used_bytes, run_count: 0, lsn, open: None }
+        let (run_count, key, open) = (0, SumKey::new(journal), None);
+        Block { buffer, room_bytes, used_bytes, run_count, lsn, journal, key, open }
     }
 
     /// The place of the block.
@@ -159,7 +163,7 @@ impl Block {
         } else if self.left_bytes() < bytes {
             return Err(BlockFull);
         }
-        encode_chunk(entry, payload, &mut self.buffer[self.used_bytes as usize..]);
+        encode_chunk(self.key, entry, payload, &mut self.buffer[self.used_bytes as usize..]);
         self.used_bytes += bytes;
         let open = self.open.as_mut().expect("it was just made");
         open.count += 1;
@@ -192,10 +196,10 @@ impl Block {
         let lsn = self.lsn.after(self.used_bytes);
         let run = &mut self.buffer[at..at + bytes as usize];
         let header = position.header(kind, count, bytes);
-        encode_run(&header, lsn, &position.totals, run);
+        encode_run(self.key, &header, lsn, &position.totals, run);
         let (head, to) = run[head_bytes as usize..].split_at_mut(RECORD_HEAD_BYTES as usize);
         head[..4].copy_from_slice(&(body.len() as u32).to_le_bytes());
-        head[4..].copy_from_slice(&crc32c::crc32c(body).to_le_bytes());
+        head[4..].copy_from_slice(&self.key.sum(body).to_le_bytes());
         to[..body.len()].copy_from_slice(body);
         to[body.len()..].fill(0);
         self.used_bytes += bytes;
@@ -216,14 +220,13 @@ impl Block {
         let header = open.before.header(RunKind::Chunks, open.count, bytes);
         let lsn = self.lsn.after(open.at);
         let run = &mut self.buffer[open.at as usize..self.used_bytes as usize];
-        encode_run(&header, lsn, &open.before.totals, run);
+        encode_run(self.key, &header, lsn, &open.before.totals, run);
         self.run_count += 1;
         Some(ClosedRun { bytes, count: open.count })
     }
 
-    /// Closes the block for the journal `journal`. [`Block::close_run`] has to precede it. Returns
-    /// its bytes and their number.
-    pub fn close(mut self, journal: u128, stamp: &Stamp) -> (PageBuffer, u32) {
+    /// Closes the block. [`Block::close_run`] has to precede it. Returns its bytes and their number.
+    pub fn close(mut self, stamp: &Stamp) -> (PageBuffer, u32) {
         assert!(self.open.is_none());
         let bytes = self.bytes();
         self.buffer[self.used_bytes as usize..bytes as usize].fill(0); // B2
@@ -238,7 +241,7 @@ impl Block {
             wall_us: stamp.wall_us,
             mono_ns: stamp.mono_ns,
         };
-        header.encode(journal, &mut self.buffer);
+        header.encode(self.journal, &mut self.buffer);
         (self.buffer, bytes)
     }
 }
@@ -286,16 +289,18 @@ pub struct Run<'a> {
     pub header: RunHeader,
     /// Totals of all chunks before, by kind.
     pub before: KindTotals,
+    key: SumKey,
     bytes: &'a [u8],
 }
 
 impl<'a> Run<'a> {
-    /// Reads the run that should stand at `lsn`.
+    /// Reads the run of the journal `journal` that should stand at `lsn`.
     ///
     /// # Errors
     /// [`Damage`].
-    pub fn decode(lsn: Lsn, bytes: &'a [u8]) -> Result<Run<'a>, Damage> {
-        let (header, before) = decode_run(lsn, bytes)?;
+    pub fn decode(journal: u128, lsn: Lsn, bytes: &'a [u8]) -> Result<Run<'a>, Damage> {
+        let key = SumKey::new(journal);
+        let (header, before) = decode_run(key, lsn, bytes)?;
         let bytes = &bytes[..header.bytes as usize];
         let chunk_bytes_min = header.count as usize * CHUNK_ENTRY_BYTES as usize;
         let is_bounded = match header.kind {
@@ -306,7 +311,7 @@ impl<'a> Run<'a> {
             RunKind::Hole => header.count > 0,
             _ => header.count == 0,
         };
-        is_bounded.then_some(Run { lsn, header, before, bytes }).ok_or(Damage::Bounds)
+        is_bounded.then_some(Run { lsn, header, before, key, bytes }).ok_or(Damage::Bounds)
     }
 
     /// The body of a record.
@@ -320,7 +325,7 @@ impl<'a> Run<'a> {
         let length = u32::from_le_bytes(head[..4].try_into().expect("four bytes"));
         let body = body.get(..length as usize).ok_or(Damage::Bounds)?;
         let sum = u32::from_le_bytes(head[4..].try_into().expect("four bytes"));
-        (crc32c::crc32c(body) == sum).then_some(body).ok_or(Damage::Checksum)
+        (self.key.sum(body) == sum).then_some(body).ok_or(Damage::Checksum)
     }
 
     /// The chunks of the run, and the stretches that are damaged.
@@ -328,7 +333,8 @@ impl<'a> Run<'a> {
         assert!(self.header.kind == RunKind::Chunks);
         let bytes = &self.bytes[self.header.head_bytes() as usize..];
         let first_seq = self.header.first_seq;
-        Chunks { bytes, next_seq: first_seq, until_seq: first_seq + u64::from(self.header.count) }
+        let until_seq = first_seq + u64::from(self.header.count);
+        Chunks { key: self.key, bytes, next_seq: first_seq, until_seq }
     }
 
     /// The position behind the run, if all of its chunks are intact.
@@ -366,6 +372,7 @@ pub struct Unreadable {
 
 /// The chunks of a run, one after the other.
 pub struct Chunks<'a> {
+    key: SumKey,
     bytes: &'a [u8],
     next_seq: u64,
     until_seq: u64,
@@ -379,7 +386,7 @@ impl<'a> Iterator for Chunks<'a> {
             return None;
         }
         let from_seq = self.next_seq;
-        match decode_chunk(from_seq, self.bytes) {
+        match decode_chunk(self.key, from_seq, self.bytes) {
             Ok(chunk) => {
                 let end = (chunk_bytes(chunk.entry.length) as usize).min(self.bytes.len());
                 self.bytes = &self.bytes[end..];
@@ -407,7 +414,7 @@ impl<'a> Chunks<'a> {
         let rest = self.bytes.get(CHUNK_ENTRY_BYTES as usize + end..)?;
         let is_found = match self.next_seq + 1 == self.until_seq {
             true => rest.is_empty(),
-            false => decode_chunk(self.next_seq + 1, rest).is_ok(),
+            false => decode_chunk(self.key, self.next_seq + 1, rest).is_ok(),
         };
         is_found.then_some(rest)
     }
@@ -424,9 +431,10 @@ pub struct Rot {
     pub damage: Damage,
 }
 
-/// The runs of a block whose header is right. A bad run is skipped: the next one is looked for at
+/// The runs of a block of the journal `journal` whose header is right. A bad run is skipped: the next one is looked for at
 /// each multiple of eight bytes.
 pub fn runs<'a>(
+    journal: u128,
     header: &BlockHeader,
     block: &'a [u8],
 ) -> impl Iterator<Item = Result<Run<'a>, Rot>> {
@@ -438,7 +446,7 @@ pub fn runs<'a>(
             return None;
         }
         let from = lsn.after(at as u32);
-        match Run::decode(from, &used[at..]) {
+        match Run::decode(journal, from, &used[at..]) {
             Ok(run) => {
                 at += run.header.bytes as usize;
                 Some(Ok(run))
@@ -446,7 +454,9 @@ pub fn runs<'a>(
             Err(damage) => {
                 let step = ALIGN_BYTES as usize;
                 at += step;
-                while at < used.len() && Run::decode(lsn.after(at as u32), &used[at..]).is_err() {
+                while at < used.len()
+                    && Run::decode(journal, lsn.after(at as u32), &used[at..]).is_err()
+                {
                     at += step;
                 }
                 at = at.min(used.len());
@@ -489,7 +499,7 @@ mod tests {
         let bytes = pages * JOURNAL_PAGE_BYTES;
         let mut buffer = PageBuffer::new(bytes as usize);
         buffer.fill(0xEE);
-        Block::new(buffer, bytes, lsn)
+        Block::new(JOURNAL, buffer, bytes, lsn)
     }
 
     #[test]
@@ -508,11 +518,11 @@ mod tests {
         block.close_run();
         block.append_record(RunKind::Ended, &one, 0, b"done").unwrap();
         block.close_run();
-        let (bytes, length) = block.close(JOURNAL, &stamp());
+        let (bytes, length) = block.close(&stamp());
         let block = &bytes[..length as usize];
         let header = BlockHeader::decode(JOURNAL, lsn, block).unwrap();
         assert!(is_padded(&header, block));
-        let runs: Vec<Run<'_>> = runs(&header, block).map(Result::unwrap).collect();
+        let runs: Vec<Run<'_>> = runs(JOURNAL, &header, block).map(Result::unwrap).collect();
         assert_eq!(runs.len() as u32, header.run_count);
         let kinds: Vec<RunKind> = runs.iter().map(|run| run.header.kind).collect();
         use RunKind::{Chunks, Ended, Opened};
@@ -540,10 +550,11 @@ mod tests {
         let is_long = entry(seq, long.len() as u32, Kind::Output);
         block.append_chunk(&mut position, &is_long, &long).unwrap();
         block.close_run();
-        let (bytes, length) = block.close(JOURNAL, &stamp());
+        let (bytes, length) = block.close(&stamp());
         let block = &bytes[..length as usize];
         let header = BlockHeader::decode(JOURNAL, Lsn(0), block).unwrap();
-        let counts: Vec<u32> = runs(&header, block).map(|run| run.unwrap().header.count).collect();
+        let counts: Vec<u32> =
+            runs(JOURNAL, &header, block).map(|run| run.unwrap().header.count).collect();
         assert_eq!(counts, [DELIVERY_CHUNKS_MAX, 1, 1]);
     }
 
@@ -559,11 +570,11 @@ mod tests {
         assert_eq!(position.next_seq(), seq);
         block.close_run();
         assert!(block.append_record(RunKind::Ended, &position, 0, &[0; 600]).is_err());
-        let (bytes, length) = block.close(JOURNAL, &stamp());
+        let (bytes, length) = block.close(&stamp());
         assert_eq!(length, JOURNAL_PAGE_BYTES);
         let header = BlockHeader::decode(JOURNAL, Lsn(0), &bytes).unwrap();
         let count: u64 =
-            runs(&header, &bytes).map(|run| u64::from(run.unwrap().header.count)).sum();
+            runs(JOURNAL, &header, &bytes).map(|run| u64::from(run.unwrap().header.count)).sum();
         assert_eq!(count, seq - 1);
     }
 }

@@ -172,7 +172,7 @@ impl Commit {
         assert!(self.open.is_none());
         let buffer = self.buffers.pop().expect("the caller has checked it");
         let touched = self.lists.pop().expect("the caller has checked it");
-        let block = Block::new(buffer, room_bytes, self.next);
+        let block = Block::new(self.journal, buffer, room_bytes, self.next);
         let (is_awaited, is_urgent) = (false, false);
         self.open = Some(OpenBlock { block, touched, since: now, is_awaited, is_urgent });
         self.mark_at = None;
@@ -229,7 +229,7 @@ impl Commit {
         let mut open = self.open.take()?;
         let closed = open.block.close_run();
         if open.block.is_empty() {
-            let (buffer, _) = open.block.close(self.journal, &self.stamp(BlockKind::Mark, moment));
+            let (buffer, _) = open.block.close(&self.stamp(BlockKind::Mark, moment));
             self.buffers.push(buffer);
             self.lists.push(open.touched);
             return closed;
@@ -254,7 +254,7 @@ impl Commit {
     fn enqueue(&mut self, block: Block, stamp: &Stamp, touched: Vec<Touch>, is_awaited: bool) {
         let lsn = block.lsn();
         assert!(lsn == self.next); // C1
-        let (buffer, bytes) = block.close(self.journal, stamp);
+        let (buffer, bytes) = block.close(stamp);
         self.next = lsn.after(bytes);
         let is_mark = stamp.kind == BlockKind::Mark;
         let state = FlightState::Queued(buffer);

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! All numbers are little-endian. Each header and each chunk has a checksum of its own (CRC-32C). A
-//! flipped bit in a payload costs one chunk, one in the header of a run costs that run.
+//! flipped bit in a payload costs one chunk, one in the header of a run costs that run. The sums of
+//! runs and chunks begin with the random number of the journal ([`SumKey`]).
 //!
 //! Everything that is read comes from outside: a disk, or somebody who wrote to it. A value is
 //! returned only if its checksum, its place and its bounds are right.
@@ -79,6 +80,32 @@ impl Lsn {
     #[must_use]
     pub fn after(self, bytes: u32) -> Lsn {
         Lsn(self.0 + u64::from(bytes))
+    }
+}
+
+/// The start of the checksums of a journal's runs, chunks and records: the random number of the
+/// journal.
+///
+/// Payloads come from outside, and damaged blocks are searched for runs. A payload can therefore
+/// contain a run of somebody who does not know the number, but no such run counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SumKey(u32);
+
+impl SumKey {
+    /// The key of the journal `journal`.
+    pub fn new(journal: u128) -> SumKey {
+        SumKey(crc32c::crc32c(&journal.to_le_bytes()))
+    }
+
+    /// The checksum of some bytes.
+    #[inline]
+    pub fn sum(self, bytes: &[u8]) -> u32 {
+        crc32c::crc32c_append(self.0, bytes)
+    }
+
+    fn check(self, covered: &[u8], sum: &[u8]) -> Result<(), Damage> {
+        let sum = u32::from_le_bytes(sum.try_into().expect("four bytes"));
+        (self.sum(covered) == sum).then_some(()).ok_or(Damage::Checksum)
     }
 }
 
@@ -354,7 +381,7 @@ impl RunHeader {
 }
 
 /// Writes the head of a run at the beginning of `run`: its header, and the totals `before` it.
-pub fn encode_run(header: &RunHeader, lsn: Lsn, before: &KindTotals, run: &mut [u8]) {
+pub fn encode_run(key: SumKey, header: &RunHeader, lsn: Lsn, before: &KindTotals, run: &mut [u8]) {
     let head_bytes = header.head_bytes() as usize;
     assert!(header.bytes as usize <= run.len());
     assert!(header.bytes.is_multiple_of(ALIGN_BYTES));
@@ -384,7 +411,7 @@ pub fn encode_run(header: &RunHeader, lsn: Lsn, before: &KindTotals, run: &mut [
     out.u16(header.kinds_before);
     out.u16(0);
     out.u32(totals_sum);
-    let sum = crc32c::crc32c(&head[..RUN_HEADER_BYTES as usize - 4]);
+    let sum = key.sum(&head[..RUN_HEADER_BYTES as usize - 4]);
     head[RUN_HEADER_BYTES as usize - 4..].copy_from_slice(&sum.to_le_bytes());
 }
 
@@ -392,14 +419,14 @@ pub fn encode_run(header: &RunHeader, lsn: Lsn, before: &KindTotals, run: &mut [
 ///
 /// # Errors
 /// [`Damage`].
-pub fn decode_run(lsn: Lsn, bytes: &[u8]) -> Result<(RunHeader, KindTotals), Damage> {
+pub fn decode_run(key: SumKey, lsn: Lsn, bytes: &[u8]) -> Result<(RunHeader, KindTotals), Damage> {
     let head = bytes.get(..RUN_HEADER_BYTES as usize).ok_or(Damage::Short)?;
     let mut from = Reader { bytes: head, at: 0 };
     if from.u16() != RUN_MAGIC {
         return Err(Damage::Magic);
     }
     let (covered, sum) = head.split_at(RUN_HEADER_BYTES as usize - 4);
-    check_sum(covered, sum)?;
+    key.check(covered, sum)?;
     let kind = RunKind::new(from.u8()).ok_or(Damage::Bounds)?;
     from.u8();
     let (run_bytes, execution, count) = (from.u32(), from.u32(), from.u32());
@@ -486,7 +513,7 @@ pub const fn chunk_bytes(length: u32) -> u32 {
 
 /// Writes a chunk to the beginning of `out`.
 #[inline]
-pub fn encode_chunk(entry: &ChunkEntry, payload: &[u8], out: &mut [u8]) {
+pub fn encode_chunk(key: SumKey, entry: &ChunkEntry, payload: &[u8], out: &mut [u8]) {
     assert!(payload.len() == entry.length as usize);
     let bytes = chunk_bytes(entry.length) as usize;
     let out = &mut out[..bytes];
@@ -500,7 +527,7 @@ pub fn encode_chunk(entry: &ChunkEntry, payload: &[u8], out: &mut [u8]) {
     to.u16(entry.flags);
     body[..payload.len()].copy_from_slice(payload);
     body[payload.len()..].fill(0);
-    let sum = crc32c::crc32c(&out[4..CHUNK_ENTRY_BYTES as usize + payload.len()]);
+    let sum = key.sum(&out[4..CHUNK_ENTRY_BYTES as usize + payload.len()]);
     out[..4].copy_from_slice(&sum.to_le_bytes());
 }
 
@@ -517,12 +544,12 @@ pub struct KeptChunk<'a> {
 ///
 /// # Errors
 /// [`Damage`].
-pub fn decode_chunk(seq: u64, bytes: &[u8]) -> Result<KeptChunk<'_>, Damage> {
+pub fn decode_chunk(key: SumKey, seq: u64, bytes: &[u8]) -> Result<KeptChunk<'_>, Damage> {
     let length = chunk_length(bytes).ok_or(Damage::Short)?;
     let end = CHUNK_ENTRY_BYTES as usize + length as usize;
     let covered = bytes.get(4..end).ok_or(Damage::Bounds)?;
     if !planted(Planted::PayloadSumNotChecked) {
-        check_sum(covered, &bytes[..4])?;
+        key.check(covered, &bytes[..4])?;
     }
     let mut from = Reader { bytes, at: 8 };
     let (mono_ns, seq_low) = (from.u64(), from.u32());

@@ -451,7 +451,8 @@ impl World {
                     let lsn = Lsn::new(segment_number, row.offset_bytes);
                     let mut bytes = vec![0; row.bytes as usize];
                     self.disk.read(lsn, &mut bytes).expect("it is there");
-                    let run = Run::decode(lsn, &bytes).expect("the disk is sound");
+                    let run =
+                        Run::decode(setup(seed).journal, lsn, &bytes).expect("the disk is sound");
                     assert_eq!(run.header.execution, name.number);
                     for chunk in run.chunks() {
                         let chunk = chunk.expect("the disk is sound");

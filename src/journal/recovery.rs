@@ -416,7 +416,7 @@ impl Contents {
                 None => self.last_position(files, name)?,
             };
             let opened = self.catalogue.get(name).expect("it was just there").opened;
-            let (durability, details) = read_opened(files, opened)?;
+            let (durability, details) = read_opened(files, self.journal, opened)?;
             let kept = self.catalogue.get_mut(name).expect("it was just there");
             kept.living = Some(Box::new(Living {
                 durability,
@@ -483,7 +483,7 @@ impl Contents {
         let lsn = Lsn::new(extent.segment_number, row.offset_bytes);
         let mut bytes = vec![0; row.bytes as usize];
         read_whole(files, lsn, &mut bytes)?;
-        let run = Run::decode(lsn, &bytes).ok();
+        let run = Run::decode(self.journal, lsn, &bytes).ok();
         Ok(run.filter(|run| run.header.execution == name.number).and_then(|r| r.position_after()))
     }
 }
@@ -605,11 +605,12 @@ fn whole_pages(file_bytes: u64) -> u32 {
 
 fn read_opened(
     files: &mut impl Files,
+    journal: u128,
     record: Record,
 ) -> Result<(crate::stream::Durability, Box<[u8]>), RecoveryError> {
     let mut bytes = vec![0; record.bytes.min(JOURNAL_BLOCK_BYTES_MAX) as usize];
     read_whole(files, record.lsn, &mut bytes)?;
-    let run = Run::decode(record.lsn, &bytes);
+    let run = Run::decode(journal, record.lsn, &bytes);
     let opened = run.and_then(|run| match run.header.kind {
         RunKind::Opened | RunKind::Carried => Opened::decode(run.body()?),
         _ => Err(Damage::Bounds),

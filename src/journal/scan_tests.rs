@@ -3,14 +3,17 @@
 use std::collections::BTreeMap;
 
 use super::block::Run;
-use super::format::{ChunkEntry, Lsn};
+use super::format::{
+    BLOCK_HEADER_BYTES, CHUNK_ENTRY_BYTES, ChunkEntry, Lsn, RUN_HEADER_BYTES, RunHeader, RunKind,
+    SumKey, chunk_bytes, encode_chunk, encode_run, kinds_of,
+};
 use super::locate::Found;
 use super::model_tests::{Disk, SECTOR};
 use super::recovery::{Contents, Files, Recovered, recover};
 use super::{Append, Journal, KeptId, Moment, Place, Setup, Wish};
 use crate::base::{Instant, Random};
 use crate::limits::{JOURNAL_PAGE_BYTES, JOURNAL_SEGMENT_BYTES_MIN};
-use crate::stream::{Durability, Kind};
+use crate::stream::{Durability, Kind, KindTotals};
 
 const SETUP: Setup = Setup {
     journal: 0xABCD << 64 | 0x1234_5678,
@@ -46,13 +49,17 @@ impl Small {
 
     fn append(&mut self, length: usize) {
         let at = self.random.below(4) as usize;
-        let chunks = self.truth.get_mut(&(at as u128 + 1)).unwrap();
         let mut payload = vec![0; length];
         self.random.fill(&mut payload);
+        self.append_to(at, payload);
+    }
+
+    fn append_to(&mut self, at: usize, payload: Vec<u8>) {
+        let chunks = self.truth.get_mut(&(at as u128 + 1)).unwrap();
         let entry = ChunkEntry {
             seq: chunks.len() as u64 + 1,
             mono_ns: 5,
-            length: length as u32,
+            length: payload.len() as u32,
             kind: Kind::ALL[chunks.len() / 10 % 3],
             key: 0,
             flags: 0,
@@ -129,7 +136,7 @@ fn check_walked(disk: &mut Disk, truth: &Truth) -> usize {
         let lsn = Lsn::new(row.0, row.1.offset_bytes);
         let mut bytes = vec![0; row.1.bytes as usize];
         disk.read(lsn, &mut bytes).unwrap();
-        let Ok(run) = Run::decode(lsn, &bytes) else { continue };
+        let Ok(run) = Run::decode(SETUP.journal, lsn, &bytes) else { continue };
         for chunk in run.chunks().flatten() {
             let chunks = &truth[&u128::from(run.header.execution)];
             assert_eq!(chunk.payload, chunks[chunk.entry.seq as usize - 1]);
@@ -156,7 +163,8 @@ fn check_whole(mut disk: Disk, truth: &Truth, moment: Moment) -> (usize, usize) 
                     let lsn = Lsn::new(segment_number, row.offset_bytes);
                     let mut bytes = vec![0; row.bytes as usize];
                     disk.read(lsn, &mut bytes).unwrap();
-                    let run = Run::decode(lsn, &bytes).expect("its head was checked");
+                    let run =
+                        Run::decode(SETUP.journal, lsn, &bytes).expect("its head was checked");
                     for chunk in run.chunks() {
                         match chunk {
                             Ok(chunk) => {
@@ -303,4 +311,101 @@ fn every_subset_of_sectors_that_were_not_synced_keeps_what_was_acknowledged() {
     }
     println!("{} subsets: {kept_all} with more than was acknowledged", kept_all + kept_none);
     assert!(kept_all > 0 && kept_none > kept_all);
+}
+
+/// A chunk of eight bytes, for a payload.
+fn forged_chunk(journal: u128, seq: u64) -> Vec<u8> {
+    let (kind, key, flags) = (Kind::ALL[0], 0, 0);
+    let entry = ChunkEntry { seq, mono_ns: 5, length: 8, kind, key, flags };
+    let mut bytes = vec![0; chunk_bytes(8) as usize];
+    encode_chunk(SumKey::new(journal), &entry, b"forged!!", &mut bytes);
+    bytes
+}
+
+/// A run of execution 1 with chunk 2, for a payload that will stand at `lsn`.
+fn forged_run(journal: u128, lsn: Lsn) -> Vec<u8> {
+    let chunk = forged_chunk(journal, 2);
+    let mut before = KindTotals::default();
+    before.count(Kind::ALL[0], 4);
+    let header = RunHeader {
+        kind: RunKind::Chunks,
+        bytes: RUN_HEADER_BYTES + chunk.len() as u32,
+        execution: 1,
+        count: 1,
+        first_seq: 2,
+        bytes_before: 4,
+        kinds_before: kinds_of(&before),
+    };
+    let mut run = vec![0; RUN_HEADER_BYTES as usize];
+    run.extend(chunk);
+    encode_run(SumKey::new(journal), &header, lsn, &before, &mut run);
+    run
+}
+
+/// A journal with two blocks, both on the disk. `payload` makes chunk 2 of execution 1, the first
+/// one of the second block, from its place. Returns the place of the second block.
+fn with_payload(payload: impl Fn(Lsn) -> Vec<u8>) -> (Small, Lsn) {
+    let mut small = Small::new(Durability::Synced);
+    small.append_to(0, b"true".to_vec());
+    small.drive(true);
+    let block = small.journal.commit.next_lsn();
+    let at = block.after(BLOCK_HEADER_BYTES + RUN_HEADER_BYTES + CHUNK_ENTRY_BYTES);
+    small.append_to(0, payload(at));
+    small.append_to(0, b"the third".to_vec());
+    small.append_to(0, b"the fourth".to_vec());
+    small.drive(true);
+    small.wait(20_000_000);
+    assert!(small.journal.is_all_synced());
+    (small, block)
+}
+
+fn flip(disk: &mut Disk, lsn: Lsn, bit: u32) {
+    let at = lsn.offset_bytes() as usize + bit as usize / 8;
+    disk.files.get_mut(&1).unwrap().cache[at] ^= 1 << (bit % 8);
+}
+
+#[test]
+fn a_run_inside_of_a_payload_counts_only_if_the_journal_has_written_it() {
+    // Whoever forges it knows everything but the random number.
+    let is_taken = |journal: u128, damaged: fn(Lsn) -> Lsn| {
+        let (mut small, block) = with_payload(|at| forged_run(journal, at));
+        flip(&mut small.disk, damaged(block), 70);
+        let forged_at = block.after(BLOCK_HEADER_BYTES + RUN_HEADER_BYTES + CHUNK_ENTRY_BYTES);
+        let contents = Contents::read(&mut small.disk, SETUP.journal, 0).unwrap();
+        let rows = contents.walked_rows();
+        let is_taken = rows.iter().any(|(_, row)| row.offset_bytes == forged_at.offset_bytes());
+        if !is_taken {
+            check_whole(copy(&small.disk), &small.truth, small.moment);
+        }
+        is_taken
+    };
+    let run_header = |block: Lsn| block.after(BLOCK_HEADER_BYTES);
+    assert!(is_taken(SETUP.journal, run_header)); // It is found, so it has to be refused.
+    let mut refused = 0;
+    for journal in [0, 1, u128::MAX, SETUP.journal ^ 1, SETUP.journal as u64 as u128] {
+        assert!(!is_taken(journal, run_header), "{journal:x}");
+        assert!(!is_taken(journal, |block| block), "{journal:x}");
+        refused += 2;
+    }
+    println!("{refused} forged runs were refused");
+}
+
+#[test]
+fn a_chunk_inside_of_a_payload_counts_only_if_the_journal_has_written_it() {
+    let given = |journal: u128| {
+        // A flipped bit of its length makes it end where the forged chunk begins.
+        let payload = |_| [vec![0; 8], forged_chunk(journal, 3), vec![0; 1024 - 32]].concat();
+        let (mut small, block) = with_payload(payload);
+        let run = block.after(BLOCK_HEADER_BYTES);
+        let length = run.after(RUN_HEADER_BYTES + 4);
+        flip(&mut small.disk, length, 10);
+        let mut bytes = vec![0; JOURNAL_PAGE_BYTES as usize];
+        small.disk.read(run, &mut bytes).unwrap();
+        let run = Run::decode(SETUP.journal, run, &bytes).expect("its head is sound");
+        run.chunks().flatten().map(|chunk| chunk.payload.to_vec()).collect::<Vec<_>>()
+    };
+    assert!(given(SETUP.journal).contains(&b"forged!!".to_vec()));
+    for journal in [0, 1, u128::MAX, SETUP.journal ^ 1] {
+        assert!(given(journal).is_empty(), "{journal:x}");
+    }
 }

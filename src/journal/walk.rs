@@ -89,7 +89,7 @@ impl<'a> Walk<'a> {
             let bytes = self.window.at(files, lsn, self.segment_bytes)?;
             let header = BlockHeader::decode(self.contents.journal, lsn, bytes);
             let header = header.ok().filter(|header| header.bytes as usize <= bytes.len());
-            let whole = header.filter(|header| is_whole(header, bytes));
+            let whole = header.filter(|header| is_whole(self.contents.journal, header, bytes));
             let is_cut =
                 self.contents.is_cut || header.is_some_and(|head| self.is_behind_cut(&head));
             if is_cut || whole.is_none() && !self.was_synced(files, lsn)? {
@@ -232,7 +232,7 @@ impl<'a> Walk<'a> {
         let bytes = window.at(files, lsn, self.segment_bytes)?;
         let (mut at, mut count) = (BLOCK_HEADER_BYTES, 0);
         while let Some(rest) = bytes.get(at as usize..)
-            && let Ok(run) = Run::decode(lsn.after(at), rest)
+            && let Ok(run) = Run::decode(contents.journal, lsn.after(at), rest)
         {
             contents.take_run(table, *number, &run);
             at += run.header.bytes;
@@ -250,7 +250,7 @@ impl<'a> Walk<'a> {
         self.table.last_us = self.table.last_us.max(header.wall_us);
         let Walk { contents, table, number, .. } = self;
         let bytes = self.window.at(files, header.lsn, self.segment_bytes)?;
-        for found in runs(header, bytes) {
+        for found in runs(contents.journal, header, bytes) {
             match found {
                 Ok(run) => contents.take_run(table, *number, &run),
                 Err(Rot { from, until, .. }) => contents.findings.corrupt.push((from, until)),
@@ -261,10 +261,10 @@ impl<'a> Walk<'a> {
 }
 
 /// True if all of a block is as it was written.
-fn is_whole(header: &BlockHeader, bytes: &[u8]) -> bool {
+fn is_whole(journal: u128, header: &BlockHeader, bytes: &[u8]) -> bool {
     let Some(block) = bytes.get(..header.bytes as usize) else { return false };
     let mut run_count = 0;
-    for found in runs(header, block) {
+    for found in runs(journal, header, block) {
         let Ok(run) = found else { return false };
         run_count += 1;
         let is_sound = match run.header.kind {

@@ -129,7 +129,7 @@ impl Kept {
         let Place::Run { segment_number, row } = place else { panic!("{place:?}") };
         let lsn = Lsn::new(segment_number, row.offset_bytes);
         let bytes = self.read(lsn, row.bytes);
-        let run = Run::decode(lsn, &bytes[..row.bytes as usize]).unwrap();
+        let run = Run::decode(setup().journal, lsn, &bytes[..row.bytes as usize]).unwrap();
         assert_eq!(run.header.execution, name.number);
         for chunk in run.chunks().map(Result::unwrap) {
             if chunk.entry.seq > chunks.len() as u64 {

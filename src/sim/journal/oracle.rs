@@ -376,7 +376,8 @@ impl Trial {
         reading: &mut Reading,
     ) {
         let read = self.read(lsn, bytes);
-        let run = read.as_ref().and_then(|read| Run::decode(lsn, &read[..bytes as usize]).ok());
+        let read = read.as_ref().map(|read| &read[..bytes as usize]);
+        let run = read.and_then(|read| Run::decode(self.setup.journal, lsn, read).ok());
         let run = run.filter(|run| run.header.execution == name.number);
         let Some(run) = run else {
             // Its segment may have been removed meanwhile.
