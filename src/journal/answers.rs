@@ -9,7 +9,7 @@ use super::WishToken;
 /// still finds what is on the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// A write has failed. What the kernel took before is still there.
+    /// A write has failed. The kernel still has everything that it took before.
     Write(io::ErrorKind),
     /// A sync has failed. The disk may have lost what it should have covered.
     Sync(io::ErrorKind),

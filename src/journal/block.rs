@@ -225,7 +225,8 @@ impl Block {
         Some(ClosedRun { bytes, count: open.count })
     }
 
-    /// Closes the block. [`Block::close_run`] has to precede it. Returns its bytes and their number.
+    /// Closes the block. [`Block::close_run`] has to precede it. Returns its bytes and their
+    /// number.
     pub fn close(mut self, stamp: &Stamp) -> (PageBuffer, u32) {
         assert!(self.open.is_none());
         let bytes = self.bytes();
@@ -431,8 +432,8 @@ pub struct Rot {
     pub damage: Damage,
 }
 
-/// The runs of a block of the journal `journal` whose header is right. A bad run is skipped: the next one is looked for at
-/// each multiple of eight bytes.
+/// The runs of a block of the journal `journal` whose header is right. A bad run is skipped: the
+/// next one is looked for at each multiple of eight bytes.
 pub fn runs<'a>(
     journal: u128,
     header: &BlockHeader,

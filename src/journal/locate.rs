@@ -197,8 +197,8 @@ impl Journal {
         }
     }
 
-    /// The last run that begins at or before `seq` in a segment that is not sealed, with the number
-    /// of the segment, and the first chunk behind the segment.
+    /// The last run that begins at or before `seq` in a segment that is not sealed. It comes with
+    /// the number of the segment, and with the first chunk behind it.
     fn find_unsealed(&self, kept: &Kept, seq: u64) -> Option<(u64, RunRow, u64)> {
         let (next_seq, _) = kept.published();
         if let Some(row) = kept.part.and_then(|part| self.table.find(part, seq)) {

@@ -14,8 +14,8 @@
 //!   the index, [`records`] those of records.
 //! - `commit.rs`: group commit. `table.rs`: the runs of the present segment.
 //! - `catalogue.rs`: the executions. `segments.rs`: the lives of segments, and retention.
-//! - `machine.rs`: the machine, `answers.rs` what it answers. `seal.rs` writes the index of a full segment, `locate.rs` finds
-//!   chunks, `retain.rs` removes them.
+//! - `machine.rs`: the machine; `answers.rs`: its answers. `seal.rs` writes the index of a full
+//!   segment, `locate.rs` finds chunks, `retain.rs` removes them.
 //! - [`recovery`]: the state of a journal from its files alone. `walk.rs` walks over blocks.
 //!
 //! Invariants:
@@ -31,7 +31,8 @@
 //! - D7: a segment is removed only after the descriptions of running executions in it are on disk
 //!   elsewhere.
 //!
-//! Tests: beside the code; `model_tests.rs` runs the machine against a model of a disk that fails.
+//! Tests: beside the code; `model_tests.rs` runs the machine against a model of a disk that fails,
+//! and `fault_tests.rs` uses it after a failure.
 
 mod answers;
 pub mod block;

@@ -3,8 +3,8 @@
 //! Seeds differ in the manners of their disk:
 //!
 //! - A quarter has a disk that is slow, gets full and fails aloud. There, nothing that was
-//!   acknowledged may be lost, and nothing may be reported as corrupt. What is served after a
-//!   failure is there after the next start too.
+//!   acknowledged may be lost, and nothing may be reported as corrupt. Every chunk that is served
+//!   after a failure is there after the next start too.
 //! - A quarter has a disk that flips a bit now and then, at a place that a mark vouches for. It may
 //!   cost the run or the record that has the bit, and nothing else.
 //! - Half of them have a disk that also lies: bits flip, writes get lost or reach other places.

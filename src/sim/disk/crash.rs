@@ -27,7 +27,7 @@ enum Remains {
     All,
     /// The first ones, and a part of the next.
     Prefix,
-    /// The first ones. The next has the bytes of another place of the file, as a disk may leave them
+    /// The first ones. The next has the bytes of another place of the file, as a disk leaves them
     /// that has lost a part of its maps.
     Stale {
         page: u64,
