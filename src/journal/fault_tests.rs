@@ -81,7 +81,7 @@ impl Bench {
     }
 
     fn pass(&mut self, time: std::time::Duration) {
-        self.moment.now = self.moment.now + time;
+        self.moment.now += time;
     }
 
     fn is_served(&mut self, name: KeptId, seq: u64) -> bool {

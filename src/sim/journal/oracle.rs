@@ -299,9 +299,7 @@ impl Trial {
                     until_seq
                 }
                 Place::Run { segment_number, row } => {
-                    let lsn = Lsn::new(segment_number, row.offset_bytes);
-                    let seqs = (seq, row.until_seq());
-                    self.read_run(id, name, lsn, row.bytes, seqs, &mut reading);
+                    self.read_run(id, name, seq, (segment_number, row), &mut reading);
                     row.until_seq()
                 }
                 Place::Corrupt { until_seq } => {
@@ -370,23 +368,25 @@ impl Trial {
         &mut self,
         id: u128,
         name: KeptId,
-        lsn: Lsn,
-        bytes: u32,
-        seqs: (u64, u64),
+        from_seq: u64,
+        at: (u64, RunRow),
         reading: &mut Reading,
     ) {
+        let (segment_number, row) = at;
+        let (lsn, bytes) = (Lsn::new(segment_number, row.offset_bytes), row.bytes);
+        let until_seq = row.until_seq();
         let read = self.read(lsn, bytes);
         let read = read.as_ref().map(|read| &read[..bytes as usize]);
         let run = read.and_then(|read| Run::decode(self.setup.journal, lsn, read).ok());
         let run = run.filter(|run| run.header.execution == name.number);
         let Some(run) = run else {
             // Its segment may have been removed meanwhile.
-            return match self.process.journal.locate(name, seqs.0) {
+            return match self.process.journal.locate(name, from_seq) {
                 None | Some(Place::Expired { .. }) => {
-                    self.counts.expired += seqs.1 - seqs.0;
-                    reading.expired.extend(seqs.0..seqs.1);
+                    self.counts.expired += until_seq - from_seq;
+                    reading.expired.extend(from_seq..until_seq);
                 }
-                _ => self.note_corrupt(id, seqs.0, seqs.1),
+                _ => self.note_corrupt(id, from_seq, until_seq),
             };
         };
         for chunk in run.chunks() {
