@@ -9,7 +9,7 @@ use super::block::Position;
 use super::commit::TouchHint;
 use super::format::Lsn;
 use crate::limits::JOURNAL_EXECUTIONS_MAX;
-use crate::stream::Durability;
+use crate::stream::{Durability, Kind, Kinds, Totals};
 
 /// The name of a kept execution in its journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -102,6 +102,31 @@ pub struct Missing {
     pub before: Position,
     /// Number of them.
     pub count: u64,
+}
+
+impl Missing {
+    /// The part that one record can tell of: its number of chunks, and the position behind it.
+    /// `after` is the position behind all of them. The parts of a long hole take one kind after the
+    /// other, because nobody knows the kinds of single chunks that are missing.
+    pub fn first_part(&self, after: &Position) -> (u32, Position) {
+        let Ok(count) = u32::try_from(self.count) else {
+            let mut totals = self.before.totals;
+            let mut left = u64::from(u32::MAX);
+            for kind in Kind::ALL {
+                let (from, until) = (totals[kind as usize], after.totals[kind as usize]);
+                let chunks = (until.chunks - from.chunks).min(left);
+                // The last chunks of a kind bring all of its bytes.
+                let is_last = from.chunks + chunks == until.chunks;
+                let bytes = if is_last { until.bytes - from.bytes } else { 0 };
+                totals.add(kind, Totals { chunks, bytes });
+                left -= chunks;
+            }
+            assert!(left == 0);
+            let all = totals.of(Kinds::ALL);
+            return (u32::MAX, Position { totals, all, ..self.before });
+        };
+        (count, *after)
+    }
 }
 
 impl Living {

@@ -3,13 +3,14 @@
 use std::collections::VecDeque;
 use std::io;
 
+use super::catalogue::Missing;
 use super::format::ChunkEntry;
 use super::model_tests::Disk;
-use super::recovery::{Recovered, recover};
+use super::recovery::{Files, Recovered, recover};
 use super::{Append, Fault, Journal, KeptId, Moment, Place, Refused, Setup, Wish};
 use crate::base::Instant;
 use crate::limits::JOURNAL_WRITE_DELAY;
-use crate::stream::{Durability, Kind};
+use crate::stream::{Durability, Kind, Kinds, Totals};
 
 const SETUP: Setup = Setup {
     journal: 0xFA01 << 64 | 0x17,
@@ -23,6 +24,7 @@ const EIO: Result<(), io::ErrorKind> = Err(io::ErrorKind::Other);
 /// A journal whose wishes wait until the test completes them.
 struct Bench {
     journal: Journal,
+    disk: Disk,
     moment: Moment,
     wishes: VecDeque<Wish>,
 }
@@ -32,7 +34,7 @@ impl Bench {
         let moment = Moment { now: Instant::from_nanos(1), wall_us: 7 };
         let mut disk = Disk::default();
         let Recovered { journal, .. } = recover(&mut disk, &SETUP, moment).unwrap();
-        Bench { journal, moment, wishes: VecDeque::new() }
+        Bench { journal, disk, moment, wishes: VecDeque::new() }
     }
 
     fn open(&mut self, id: u128, durability: Durability) -> KeptId {
@@ -58,7 +60,12 @@ impl Bench {
         let wish = self.wishes.pop_front().expect("a wish is under way");
         let token = wish.token();
         let (buffer, synced) = match wish {
-            Wish::Write { buffer, sync, .. } => (Some(buffer), sync),
+            Wish::Write { lsn, buffer, bytes, sync, .. } => {
+                if result.is_ok() {
+                    self.disk.write(lsn, &buffer[..bytes as usize]).unwrap();
+                }
+                (Some(buffer), sync)
+            }
             _ => (None, true),
         };
         self.journal.on_done(token, result, buffer, synced, self.moment);
@@ -235,4 +242,42 @@ fn a_reader_of_an_open_block_waits_for_one_write_and_no_timer() {
     assert_eq!(bench.journal.locate(name, 1), Some(Place::Soon));
     bench.complete(Ok(()));
     assert!(bench.is_served(name, 1));
+}
+
+#[test]
+fn a_hole_of_more_chunks_than_a_record_counts_is_told_by_several() {
+    const LOST: u64 = 3 * u32::MAX as u64 + 17;
+    let mut bench = Bench::new();
+    let name = bench.open(1, Durability::Synced);
+    bench.append(name);
+    let kept = bench.journal.catalogue.get_mut(name).unwrap();
+    let living = kept.living.as_mut().unwrap();
+    let before = living.position;
+    let position = &mut living.position;
+    for (at, kind) in [Kind::Output, Kind::Stderr, Kind::Row].into_iter().enumerate() {
+        let chunks = LOST / 3 + u64::from(at == 0) * (LOST % 3);
+        position.totals.add(kind, Totals { chunks, bytes: 7 * chunks });
+    }
+    position.all = position.totals.of(Kinds::ALL);
+    let after = *position;
+    assert_eq!(after.next_seq() - before.next_seq(), LOST);
+    living.missing = Some(Missing { before, count: LOST });
+    assert_eq!(bench.append(name), Append::Kept);
+    bench.settle();
+    // The records tell of all of it, one behind the other.
+    let (mut seq, mut holes) = (before.next_seq(), 0);
+    while seq < after.next_seq() {
+        let place = bench.journal.locate(name, seq).unwrap();
+        let Place::Hole { until_seq } = place else { panic!("{seq} is at {place:?}") };
+        (seq, holes) = (until_seq, holes + 1);
+    }
+    assert_eq!((seq, holes), (after.next_seq(), 4));
+    assert!(bench.is_served(name, seq));
+    // A restart reads the same, with the totals of all kinds.
+    let moment = bench.moment;
+    let Recovered { journal, .. } = recover(&mut bench.disk, &SETUP, moment).unwrap();
+    let found = journal.get(journal.find(1).unwrap()).unwrap();
+    let mut totals = after.totals;
+    totals.count(Kind::Output, 4);
+    assert_eq!(found.living.as_ref().unwrap().position.totals, totals);
 }

@@ -455,17 +455,25 @@ impl Journal {
                 self.living(name).missing = None;
                 true
             }
-            Some(missing) => self.put_hole(name, &missing, moment),
+            Some(_) => self.put_hole(name, moment),
         }
     }
 
     #[cold]
-    fn put_hole(&mut self, name: KeptId, missing: &Missing, moment: Moment) -> bool {
-        let after = self.living(name).position.totals;
+    fn put_hole(&mut self, name: KeptId, moment: Moment) -> bool {
+        while let Some(missing) = self.living(name).missing {
+            if !self.put_part_of_hole(name, &missing, moment) {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn put_part_of_hole(&mut self, name: KeptId, missing: &Missing, moment: Moment) -> bool {
+        let (count, behind) = missing.first_part(&self.living(name).position);
         self.scratch.clear();
-        Hole { after }.encode(&mut self.scratch);
-        let Missing { before, count } = missing;
-        let Ok(count) = u32::try_from(*count) else { return false }; // No record tells so many.
+        Hole { after: behind.totals }.encode(&mut self.scratch);
+        let before = &missing.before;
         let placed = self.put_record(RunKind::Hole, before, count, Reserve::Use, moment);
         let Some((lsn, bytes)) = placed else { return false };
         let row = RunRow {
@@ -476,7 +484,9 @@ impl Journal {
         };
         self.begin_run(name, row);
         self.table.close_last(bytes, count);
-        self.living(name).missing = None;
+        let rest = missing.count - u64::from(count);
+        let rest = (rest > 0).then_some(Missing { before: behind, count: rest });
+        self.living(name).missing = rest;
         self.touch(name, false, false);
         true
     }
