@@ -143,6 +143,10 @@ pub struct SegmentHeader {
     pub oldest_segment: u64,
     /// The first place that was not known to be on disk when this segment was begun.
     pub synced: Lsn,
+    /// The end of the last segment that counted, if a recovery has begun this one. Blocks behind it
+    /// were dropped and stay so, even if the index of that segment is lost. 0 if a full segment was
+    /// before this one.
+    pub previous_end: Lsn,
     /// The wall-clock time at which it was begun, in microseconds since 1970.
     pub wall_us: u64,
     /// The time of the shard's clock at the same moment, in nanoseconds.
@@ -166,6 +170,7 @@ impl SegmentHeader {
         out.u64(self.synced.0);
         out.u64(self.wall_us);
         out.u64(self.mono_ns);
+        out.u64(self.previous_end.0);
         assert!(out.at <= SEGMENT_HEADER_BYTES - 4);
         let sum = crc32c::crc32c(&page[..SEGMENT_HEADER_BYTES - 4]);
         page[SEGMENT_HEADER_BYTES - 4..SEGMENT_HEADER_BYTES].copy_from_slice(&sum.to_le_bytes());
@@ -200,6 +205,7 @@ impl SegmentHeader {
             synced: Lsn(from.u64()),
             wall_us: from.u64(),
             mono_ns: from.u64(),
+            previous_end: Lsn(from.u64()),
         })
     }
 }

@@ -315,6 +315,7 @@ impl Journal {
             segment_bytes: self.setup.segment_bytes,
             oldest_segment: self.segments.oldest,
             synced: self.commit.synced(),
+            previous_end: Lsn(0),
             wall_us: moment.wall_us,
             mono_ns: moment.now.nanos(),
         }

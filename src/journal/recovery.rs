@@ -163,6 +163,8 @@ pub fn recover(
         files.remove(number)?;
     }
     let Contents { journal, next_segment, oldest, .. } = contents;
+    let previous_end =
+        contents.sealed.back().map(|last| Lsn::new(last.number, last.data_end_bytes));
     let header = SegmentHeader {
         journal,
         shard: setup.shard,
@@ -170,6 +172,7 @@ pub fn recover(
         segment_bytes: setup.segment_bytes,
         oldest_segment: oldest,
         synced: Lsn::new(next_segment, 0),
+        previous_end: previous_end.unwrap_or(Lsn(0)),
         wall_us: moment.wall_us,
         mono_ns: moment.now.nanos(),
     };
@@ -221,12 +224,14 @@ impl Contents {
                 contents.empty.push(number); // Its removal did not reach the disk.
                 continue;
             }
-            let later = headers[at + 1..].iter().flatten();
-            let synced = later.map(|header| header.synced).max().unwrap_or(Lsn(0));
+            let later = || headers[at + 1..].iter().flatten();
+            let synced = later().map(|header| header.synced).max().unwrap_or(Lsn(0));
+            let mut ends = later().map(|header| header.previous_end);
+            let end = ends.find(|end| end.segment_number() == number && *end > Lsn(0));
             let bytes = headers[at].map_or_else(|| whole_pages(bytes), |head| head.segment_bytes);
             contents.read_segment(
                 files,
-                Place { number, bytes, later: &found[at + 1..] },
+                Place { number, bytes, end, later: &found[at + 1..] },
                 synced,
             )?;
         }

@@ -409,3 +409,35 @@ fn a_chunk_inside_of_a_payload_counts_only_if_the_journal_has_written_it() {
         assert!(given(journal).is_empty(), "{journal:x}");
     }
 }
+
+#[test]
+fn a_tail_that_was_dropped_stays_dropped_if_the_index_is_lost() {
+    let mut small = Small::new(Durability::Synced);
+    small.append_to(0, b"kept".to_vec());
+    small.drive(true);
+    let first_end = small.journal.commit.next_lsn();
+    // Two blocks that no sync covers. The power cut loses the first and keeps the second.
+    for payload in [vec![b'l'; 3 * JOURNAL_PAGE_BYTES as usize], b"left".to_vec()] {
+        small.append_to(0, payload);
+        small.journal.flush(small.moment);
+        small.drive(false);
+    }
+    let end = small.journal.commit.next_lsn().offset_bytes();
+    let left_at = (end - JOURNAL_PAGE_BYTES) as usize;
+    let Small { mut disk, moment, .. } = small;
+    let at = first_end.offset_bytes() as usize;
+    let cache = |disk: &mut Disk| std::mem::take(&mut disk.files.get_mut(&1).unwrap().cache);
+    let mut bytes = cache(&mut disk);
+    bytes[at..left_at].fill(0);
+    disk.files.get_mut(&1).unwrap().cache = bytes.clone();
+    // The first recovery drops both.
+    let Recovered { journal, findings, .. } = recover(&mut disk, &SETUP, moment).unwrap();
+    assert_eq!(findings.torn_bytes, (end as usize - at) as u64);
+    assert_eq!(journal.get(journal.find(1).unwrap()).unwrap().published().0, 2);
+    // The disk loses the index that it has written. The next one walks again.
+    assert!(cache(&mut disk) != bytes);
+    disk.files.get_mut(&1).unwrap().cache = bytes;
+    let Recovered { journal, findings, .. } = recover(&mut disk, &SETUP, moment).unwrap();
+    assert_eq!((findings.walked, findings.corrupt), (2, Vec::new()));
+    assert_eq!(journal.get(journal.find(1).unwrap()).unwrap().published().0, 2);
+}

@@ -15,6 +15,8 @@ use crate::limits::{JOURNAL_BLOCK_BYTES_MAX, JOURNAL_PAGE_BYTES};
 pub(super) struct Place<'a> {
     pub number: u64,
     pub bytes: u32,
+    /// Its end, if a later recovery has noted it.
+    pub end: Option<Lsn>,
     /// The numbers and sizes of later ones.
     pub later: &'a [(u64, u64)],
 }
@@ -25,6 +27,7 @@ pub(super) struct Walk<'a> {
     pub table: Table,
     number: u64,
     segment_bytes: u32,
+    noted_end: Option<Lsn>,
     later: &'a [(u64, u64)],
     /// Everything before this place was on the disk, according to later segments.
     synced: Lsn,
@@ -71,6 +74,7 @@ impl<'a> Walk<'a> {
             table,
             number: place.number,
             segment_bytes: place.bytes,
+            noted_end: place.end,
             later: place.later,
             synced,
             has_looked: false,
@@ -167,8 +171,12 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// The end of the segment, if the first block of the next one tells it.
+    /// The end of the segment, if a later recovery or the first block of the next one tells it.
     fn known_end(&mut self, files: &mut impl Files) -> Result<Option<u32>, RecoveryError> {
+        let is_inside = |end_bytes: &u32| *end_bytes <= self.segment_bytes;
+        if let Some(end) = self.noted_end {
+            return Ok(Some(end.offset_bytes()).filter(is_inside));
+        }
         let next = self.later.first().filter(|(number, _)| *number == self.number + 1);
         let Some(&(number, bytes)) = next else { return Ok(None) };
         let mut window = Window { bytes: Vec::new(), from_bytes: 0 };
