@@ -68,7 +68,8 @@ impl ExecutionId {
         u128::from(place ^ self.nonce.rotate_left(17)) << 64 | u128::from(self.nonce)
     }
 
-    fn from_bits(bits: u128) -> ExecutionId {
+    /// Returns the id that prints as this number.
+    pub fn from_bits(bits: u128) -> ExecutionId {
         let nonce = bits as u64;
         let (shard, slot) = place_of((bits >> 64) as u64 ^ nonce.rotate_left(17));
         ExecutionId { shard, slot, nonce }

@@ -38,7 +38,7 @@ pub const TOTAL_MAX: u64 = 1 << 58;
 /// Number of bytes of the totals of one kind.
 const TOTALS_BYTES: u32 = 16;
 /// Number of bytes of a segment's header that have a meaning.
-const SEGMENT_HEADER_BYTES: usize = 96;
+pub(super) const SEGMENT_HEADER_BYTES: usize = 96;
 
 const SEGMENT_MAGIC: u64 = u64::from_le_bytes(*b"sdjournl");
 const BLOCK_MAGIC: u32 = u32::from_le_bytes(*b"sdbk");

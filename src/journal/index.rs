@@ -29,7 +29,7 @@ pub const RUNS_PER_PAGE: usize = rows_per_page(RUN_ROW_BYTES);
 /// Number of executions of a page.
 pub const EXECUTIONS_PER_PAGE: usize = rows_per_page(EXECUTION_ROW_BYTES);
 /// Number of bytes of a trailer that have a meaning.
-const TRAILER_BYTES: usize = 96;
+pub(super) const TRAILER_BYTES: usize = 96;
 /// Marks the place of a hole. Places of runs are multiples of eight.
 const HOLE_BIT: u32 = 1;
 

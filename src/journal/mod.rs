@@ -43,6 +43,7 @@ mod fault_tests;
 pub mod format;
 pub mod index;
 mod locate;
+pub mod look;
 mod machine;
 #[cfg(test)]
 mod model_tests;

@@ -269,7 +269,7 @@ impl<'a> Walk<'a> {
 }
 
 /// True if all of a block is as it was written.
-fn is_whole(journal: u128, header: &BlockHeader, bytes: &[u8]) -> bool {
+pub(super) fn is_whole(journal: u128, header: &BlockHeader, bytes: &[u8]) -> bool {
     let Some(block) = bytes.get(..header.bytes as usize) else { return false };
     let mut run_count = 0;
     for found in runs(journal, header, block) {

@@ -310,7 +310,7 @@ fn append(out: &mut Vec<u8>, text: fmt::Arguments<'_>) {
 
 /// Formats a time in µs since 1970 as RFC 3339, in UTC, with microseconds.
 #[cfg(feature = "server")]
-pub(crate) fn rfc3339(wall_us: u64) -> String {
+pub fn rfc3339(wall_us: u64) -> String {
     let mut out = Vec::new();
     write_time(&mut out, wall_us);
     String::from_utf8(out).expect("it is ASCII")

@@ -23,7 +23,7 @@ pub use flight::{Code, FlightRecorder};
 pub use histogram::{Histogram, Summary};
 pub use latency::{Deliveries, Latencies, Latency, Transport};
 #[cfg(feature = "server")]
-pub(crate) use log::rfc3339;
+pub use log::rfc3339;
 pub use log::{Level, LogFormat, Record};
 pub use metric::{Attribute, Metric, MetricKind, MetricUnit, Point, PointValue};
 pub(crate) use probes::probe;
