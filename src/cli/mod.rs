@@ -11,6 +11,7 @@ mod doctor;
 mod doors;
 mod hints;
 mod interrupt;
+mod journal;
 mod model_script;
 mod options;
 mod output;
@@ -66,6 +67,7 @@ Commands:
   agent     run a model that calls tools until its task is done, and show its progress
   model-script
             serve a model whose answers come from a file
+  journal   list the executions of a journal, read one of them, or check all files
   doctor    check what this machine offers streamdoor, and suggest improvements
   completions
             print a script that completes commands in bash, zsh or fish
@@ -194,7 +196,7 @@ struct Command {
 }
 
 /// The commands, in the order of the help text.
-const COMMANDS: [Command; 15] = [
+const COMMANDS: [Command; 16] = [
     Command { name: "run", help: || run::HELP.to_owned(), run: run::run },
     Command { name: "serve", help: serve::help, run: serve::run },
     Command { name: "stdio", help: stdio::help, run: stdio::run },
@@ -207,6 +209,7 @@ const COMMANDS: [Command; 15] = [
     Command { name: "top", help: || top::HELP.to_owned(), run: top::run },
     Command { name: "agent", help: || agent::HELP.to_owned(), run: agent::run },
     Command { name: "model-script", help: model_script::help, run: model_script::run },
+    Command { name: "journal", help: || journal::HELP.to_owned(), run: journal::run },
     Command { name: "doctor", help: || doctor::HELP.to_owned(), run: doctor::run },
     Command { name: "completions", help: || completions::HELP.to_owned(), run: completions::run },
     Command { name: "man", help: || completions::MAN_HELP.to_owned(), run: completions::man },

@@ -109,6 +109,20 @@ pub enum Wrong {
     },
 }
 
+impl Wrong {
+    /// The number of the execution in its journal, if the fault belongs to one.
+    pub fn execution(&self) -> Option<u32> {
+        match self {
+            Wrong::Chunks { execution, .. }
+            | Wrong::Order { execution, .. }
+            | Wrong::Totals { execution }
+            | Wrong::IndexRow { execution }
+            | Wrong::NoIndexRow { execution } => Some(*execution),
+            _ => None,
+        }
+    }
+}
+
 /// The sums over everything that was checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sums {

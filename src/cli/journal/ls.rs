@@ -1,0 +1,173 @@
+//! `streamdoor journal ls`: the executions of a journal.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use serde_json::{Value, json};
+use streamdoor::base::ExecutionId;
+use streamdoor::journal::look::{Listed, Missing};
+use streamdoor::trace::rfc3339;
+
+use super::super::CliError;
+use super::super::console::print_out;
+use super::super::words::{counted, in_units};
+use super::folder;
+
+const TITLES: [&str; 7] =
+    ["execution", "state", "opened", "durability", "chunks", "bytes", "missing"];
+
+/// The sums of all shards.
+#[derive(Clone, Copy, Debug, Default)]
+struct Totals {
+    segments: u64,
+    bytes: u64,
+    executions: u64,
+    nameless: u64,
+}
+
+/// Prints the executions of the journal in `folder`.
+pub fn run(folder: &Path, as_json: bool) -> Result<(), CliError> {
+    let mut totals = Totals::default();
+    let mut all: Vec<Listed> = Vec::new();
+    for mut shard in folder::open(folder)? {
+        let (segments, bytes) = shard.look.size();
+        let listing = shard.look.list().map_err(|error| folder::failure(&shard.path, &error))?;
+        totals.segments += segments;
+        totals.bytes += bytes;
+        totals.executions += listing.executions.len() as u64;
+        totals.nameless += listing.nameless;
+        all.extend(listing.executions);
+    }
+    all.sort_by_key(|listed| listed.opened_us.unwrap_or(0)); // Stable: shard by shard.
+    if as_json {
+        for listed in &all {
+            print_out!("{}", document(listed));
+        }
+        let Totals { segments, bytes, executions, nameless } = totals;
+        let sums = json!({"segments": segments, "bytes": bytes, "executions": executions,
+            "nameless": nameless});
+        print_out!("{sums}");
+        return Ok(());
+    }
+    if !all.is_empty() {
+        print_out!("{}", table(&all));
+    }
+    print_out!("{}", in_words(totals));
+    Ok(())
+}
+
+fn state(listed: &Listed) -> &'static str {
+    if listed.ended_us.is_some() { "ended" } else { "unfinished" }
+}
+
+fn document(listed: &Listed) -> Value {
+    let Missing { unwritten, corrupt, expired } = listed.missing;
+    json!({
+        "execution": ExecutionId::from_bits(listed.id).to_string(),
+        "state": state(listed),
+        "opened_at": listed.opened_us.map(rfc3339),
+        "ended_at": listed.ended_us.map(rfc3339),
+        "durability": listed.durability.map(|durability| durability.name()),
+        "chunks": listed.chunks,
+        "bytes": listed.bytes,
+        "missing": {"unwritten": unwritten, "corrupt": corrupt, "expired": expired},
+    })
+}
+
+/// Returns the table, with columns as wide as their contents.
+fn table(all: &[Listed]) -> String {
+    let rows = all.iter().map(|listed| {
+        let durability = listed.durability.map_or("?", |durability| durability.name());
+        [
+            ExecutionId::from_bits(listed.id).to_string(),
+            state(listed).to_owned(),
+            listed.opened_us.map_or_else(|| "?".to_owned(), seconds),
+            durability.to_owned(),
+            listed.chunks.to_string(),
+            listed.bytes.to_string(),
+            missing(&listed.missing),
+        ]
+    });
+    let rows: Vec<[String; 7]> = std::iter::once(TITLES.map(str::to_owned)).chain(rows).collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
+    let widths: [usize; 7] = std::array::from_fn(width);
+    let mut text = String::new();
+    for row in &rows {
+        let mut line = String::new();
+        for (column, (cell, width)) in row.iter().zip(widths).enumerate() {
+            let _ = match column {
+                4..=5 => write!(line, "{cell:>width$}  "), // Numbers.
+                _ => write!(line, "{cell:<width$}  "),
+            };
+        }
+        let _ = writeln!(text, "{}", line.trim_end());
+    }
+    text.truncate(text.trim_end().len());
+    text
+}
+
+/// Returns a time in UTC, in whole seconds.
+fn seconds(wall_us: u64) -> String {
+    rfc3339(wall_us / 1_000_000 * 1_000_000).replace(".000000Z", "Z")
+}
+
+/// Returns the reasons and counts of missing chunks: `3 corrupt, 1 unwritten`, or nothing.
+fn missing(missing: &Missing) -> String {
+    let Missing { unwritten, corrupt, expired } = missing;
+    let counts = [(corrupt, "corrupt"), (unwritten, "unwritten"), (expired, "expired")];
+    let parts = counts.iter().filter(|(count, _)| **count > 0);
+    parts.map(|(count, name)| format!("{count} {name}")).collect::<Vec<_>>().join(", ")
+}
+
+fn in_words(totals: Totals) -> String {
+    let Totals { segments, bytes, executions, nameless } = totals;
+    let segments = counted(segments, "segment");
+    let mut text = format!("{segments}, {}, ", in_units(bytes as f64));
+    text += &counted(executions, "execution");
+    if nameless > 0 {
+        text += &format!(", and parts of {nameless} more without a readable id");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use streamdoor::stream::Durability;
+
+    #[test]
+    fn executions_are_listed_with_what_is_missing() {
+        let whole = Listed {
+            id: 0,
+            number: 1,
+            durability: Some(Durability::Synced),
+            opened_us: Some(1_764_265_522_999_999),
+            ended_us: Some(1_764_265_523_000_000),
+            chunks: 12,
+            bytes: 3_456,
+            missing: Missing::default(),
+        };
+        let broken = Listed {
+            id: 1,
+            durability: None,
+            opened_us: None,
+            ended_us: None,
+            missing: Missing { unwritten: 2, corrupt: 1, expired: 0 },
+            ..whole.clone()
+        };
+        let zeros = "0".repeat(25);
+        let expected = format!(
+            "execution                   state       opened                durability  chunks  \
+             bytes  missing\n\
+             {zeros}0  ended       2025-11-27T17:45:22Z  synced          12   3456\n\
+             {zeros}1  unfinished  ?                     ?               12   3456  \
+             1 corrupt, 2 unwritten"
+        );
+        assert_eq!(table(&[whole.clone(), broken.clone()]), expected);
+        assert_eq!(document(&whole)["opened_at"], "2025-11-27T17:45:22.999999Z");
+        assert_eq!(document(&broken)["missing"]["unwritten"], 2);
+        assert_eq!(document(&broken)["durability"], Value::Null);
+        let totals = Totals { segments: 3, bytes: 192 << 20, executions: 1, nameless: 0 };
+        assert_eq!(in_words(totals), "3 segments, 192.0 MiB, 1 execution");
+    }
+}
