@@ -45,7 +45,7 @@ fn a_journal_is_read_while_it_is_written_and_after_its_writer_was_killed() {
         let lines: Vec<Value> =
             lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(lines.len(), 3);
-        for (line, id) in lines.iter().zip(1..) {
+        for (line, id) in lines[..2].iter().zip(1..) {
             assert_eq!(line["execution"], text_of(id).as_str());
             assert_eq!(
                 (&line["state"], &line["durability"]),
