@@ -102,17 +102,21 @@ impl Keeper {
         }
     }
 
-    /// Waits until everything is on the disk.
+    /// Waits until everything is on the disk, and until the next segment is ready.
     pub fn sync(&mut self) {
         self.journal.await_sync();
-        let is_level =
-            |keeper: &Keeper| keeper.journal.is_all_synced() && !keeper.journal.is_preparing();
-        while !is_level(self) {
+        let is_level = |keeper: &Keeper| {
+            keeper.journal.is_all_synced()
+                && !keeper.journal.is_preparing()
+                && keeper.files.under_way() == 0
+        };
+        loop {
             self.turn();
-            if !is_level(self) {
-                let until = self.journal.deadline();
-                self.reactor.wait(until);
+            if is_level(self) {
+                return;
             }
+            let until = self.journal.deadline();
+            self.reactor.wait(until);
         }
     }
 

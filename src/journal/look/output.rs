@@ -1,7 +1,8 @@
 //! The chunks of one execution, in their order, and an account of what is missing.
 //!
-//! Each intact run says how many chunks and bytes of each kind precede it. What is missing between
-//! two of them is their difference, less what was given. It is exact after a filter, too. A loss
+//! Each intact run says how many chunks and bytes of each kind precede it. The chunks that are
+//! missing between two of them are their difference, less those that were given. This is exact
+//! after a filter, too. A loss
 //! behind the last intact run is counted from the index, or from the head of its run.
 
 use std::io;
@@ -231,7 +232,7 @@ impl<S: Sink> Reader<'_, S> {
         self.next_seq = entry.seq + 1;
     }
 
-    /// Takes the run of a row. What it says counts only if the run can be read.
+    /// Takes the run of a row. The run counts only if it agrees with the row.
     fn take_row(&mut self, run: Option<Run<'_>>, row: &RunRow) {
         let is_it = |run: &Run<'_>| {
             let header = &run.header;

@@ -38,7 +38,7 @@ impl Index {
     }
 }
 
-/// Reads the index of a segment. What is wrong is read twice, since it may just be written.
+/// Reads the index of a segment. A damaged one is read twice, since it may just be written.
 pub(super) fn read_index(
     files: &mut impl ReadFiles,
     journal: u128,
