@@ -2,8 +2,8 @@
 //!
 //! Each intact run says how many chunks and bytes of each kind precede it. The chunks that are
 //! missing between two of them are their difference, less those that were given. This is exact
-//! after a filter, too. A loss
-//! behind the last intact run is counted from the index, or from the head of its run.
+//! after a filter, too. A loss behind the last intact run is counted from the index, or from the
+//! head of its run.
 
 use std::io;
 
