@@ -18,7 +18,7 @@ pub(super) enum Piece<'a> {
     /// A block with a sound header. Its runs may be damaged.
     Block { header: BlockHeader, bytes: &'a [u8] },
     /// A run of a block whose header is damaged.
-    Run(Run<'a>),
+    Run(&'a Run<'a>),
     /// A stretch that should be a block, or a header.
     Rot(Rot),
 }
@@ -28,7 +28,7 @@ impl<'a> Piece<'a> {
     pub(super) fn each_run(&self, take: &mut dyn FnMut(Result<Run<'a>, Rot>)) {
         match self {
             Piece::Block { header, bytes } => runs(header, bytes).for_each(take),
-            Piece::Run(run) => take(Ok(*run)),
+            Piece::Run(run) => take(Ok(**run)),
             Piece::Rot(rot) => take(Err(*rot)),
         }
     }
@@ -218,7 +218,7 @@ impl<F: ReadFiles> Walker<'_, F> {
             while let Some(rest) = bytes.get(run_at as usize..)
                 && let Ok(run) = Run::decode(lsn.after(run_at), rest)
             {
-                take(Piece::Run(run));
+                take(Piece::Run(&run));
                 run_at += run.header.bytes;
             }
             let end_bytes = run_at.next_multiple_of(JOURNAL_PAGE_BYTES);
