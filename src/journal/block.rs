@@ -367,6 +367,8 @@ pub struct Unreadable {
     pub from_seq: u64,
     /// One past the last.
     pub until_seq: u64,
+    /// Number of their payload bytes, if a chunk of the run follows; otherwise 0.
+    pub bytes: u64,
     /// The damage of the first.
     pub damage: Damage,
 }
@@ -395,12 +397,14 @@ impl<'a> Iterator for Chunks<'a> {
                 Some(Ok(chunk))
             }
             Err(damage) => {
-                (self.bytes, self.next_seq) = match self.behind_damage() {
-                    Some(rest) => (rest, from_seq + 1),
-                    None => (&self.bytes[..0], self.until_seq), // The next one is not found.
+                let length = chunk_length(self.bytes).unwrap_or(0);
+                let bytes;
+                (self.bytes, self.next_seq, bytes) = match self.behind_damage() {
+                    Some(rest) => (rest, from_seq + 1, length.into()),
+                    None => (&self.bytes[..0], self.until_seq, 0), // The next one is not found.
                 };
                 let until_seq = self.next_seq;
-                Some(Err(Unreadable { from_seq, until_seq, damage }))
+                Some(Err(Unreadable { from_seq, until_seq, bytes, damage }))
             }
         }
     }

@@ -90,6 +90,8 @@ pub struct Living {
     pub is_end_awaited: bool,
     /// True if it is in the list of news.
     pub(super) is_news: bool,
+    /// The wall-clock time at which it was opened, in microseconds since 1970.
+    pub opened_us: u64,
     /// Its description, for the segments to come.
     pub details: Box<[u8]>,
     pub(super) hint: TouchHint,

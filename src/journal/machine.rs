@@ -176,6 +176,7 @@ impl Journal {
             synced_seq: 0,
             is_end_awaited: false,
             is_news: false,
+            opened_us: moment.wall_us,
             details: details.into(),
             hint: TouchHint::default(),
         };
@@ -401,6 +402,12 @@ impl Journal {
             Durability::None | Durability::Written => living.written_seq,
             Durability::Synced => living.synced_seq,
         })
+    }
+
+    /// One past the last chunk that is synced, or was recorded as missing by a synced record.
+    pub fn synced_until(&self, name: KeptId) -> Option<u64> {
+        let kept = self.catalogue.get(name)?;
+        Some(kept.living.as_ref().map_or(kept.next_seq, |living| living.synced_seq))
     }
 
     /// True if the end of an execution is kept as promised.

@@ -31,7 +31,7 @@ use crate::limits::{
     JOURNAL_BLOCK_BYTES_MAX, JOURNAL_EXECUTIONS_MAX, JOURNAL_PAGE_BYTES, JOURNAL_ROWS_MAX,
     JOURNAL_SEGMENT_BYTES,
 };
-use crate::stream::{Kind, Totals};
+use crate::stream::{Durability, Kind, Totals};
 
 /// The files of a journal, for somebody who can wait for each access.
 pub trait Files {
@@ -421,7 +421,7 @@ impl Contents {
                 None => self.last_position(files, name)?,
             };
             let opened = self.catalogue.get(name).expect("it was just there").opened;
-            let (durability, details) = read_opened(files, self.journal, opened)?;
+            let (durability, opened_us, details) = read_opened(files, self.journal, opened)?;
             let kept = self.catalogue.get_mut(name).expect("it was just there");
             kept.living = Some(Box::new(Living {
                 durability,
@@ -431,6 +431,7 @@ impl Contents {
                 synced_seq: kept.next_seq,
                 is_end_awaited: false,
                 is_news: false,
+                opened_us,
                 details,
                 hint: TouchHint::default(),
             }));
@@ -612,7 +613,7 @@ fn read_opened(
     files: &mut impl Files,
     journal: u128,
     record: Record,
-) -> Result<(crate::stream::Durability, Box<[u8]>), RecoveryError> {
+) -> Result<(Durability, u64, Box<[u8]>), RecoveryError> {
     let mut bytes = vec![0; record.bytes.min(JOURNAL_BLOCK_BYTES_MAX) as usize];
     read_whole(files, record.lsn, &mut bytes)?;
     let run = Run::decode(journal, record.lsn, &bytes);
@@ -621,8 +622,8 @@ fn read_opened(
         _ => Err(Damage::Bounds),
     });
     Ok(match opened {
-        Ok(opened) => (opened.durability, opened.details.into()),
-        Err(_) => (crate::stream::Durability::Synced, Box::default()),
+        Ok(opened) => (opened.durability, opened.opened_us, opened.details.into()),
+        Err(_) => (Durability::Synced, 0, Box::default()),
     })
 }
 

@@ -73,7 +73,7 @@ impl Journal {
         let opened = Opened {
             id: kept.id,
             durability: living.durability,
-            opened_us: moment.wall_us,
+            opened_us: living.opened_us,
             details: &living.details,
         };
         self.scratch.clear();

@@ -75,7 +75,7 @@ fn a_flipped_bit_costs_what_it_hits_and_is_found() {
     let lsn = Lsn::new(1, PAGE as u32);
     let block = &bytes[PAGE..];
     let header = BlockHeader::decode(JOURNAL, lsn, block).unwrap();
-    let run = runs(&header, block)
+    let run = runs(JOURNAL, &header, block)
         .flatten()
         .find(|run| run.header.kind == RunKind::Chunks && run.header.execution == 2)
         .unwrap();

@@ -16,7 +16,7 @@ use crate::limits::{JOURNAL_BLOCK_BYTES_MAX, JOURNAL_PAGE_BYTES};
 /// A part of a segment, in the order of places.
 pub(super) enum Piece<'a> {
     /// A block with a sound header. Its runs may be damaged.
-    Block { header: BlockHeader, bytes: &'a [u8] },
+    Block { journal: u128, header: BlockHeader, bytes: &'a [u8] },
     /// A run of a block whose header is damaged.
     Run(&'a Run<'a>),
     /// A stretch that should be a block, or a header.
@@ -27,7 +27,7 @@ impl<'a> Piece<'a> {
     /// Shows all runs, and the stretches that are none.
     pub(super) fn each_run(&self, take: &mut dyn FnMut(Result<Run<'a>, Rot>)) {
         match self {
-            Piece::Block { header, bytes } => runs(header, bytes).for_each(take),
+            Piece::Block { journal, header, bytes } => runs(*journal, header, bytes).for_each(take),
             Piece::Run(run) => take(Ok(**run)),
             Piece::Rot(rot) => take(Err(*rot)),
         }
@@ -114,7 +114,9 @@ impl<F: ReadFiles> Walker<'_, F> {
             let next = match header {
                 Ok(header) => {
                     let bytes = self.window.at(self.files, at)?;
-                    take(Piece::Block { header, bytes: &bytes[..header.bytes as usize] });
+                    let journal = self.scope.journal;
+                    let bytes = &bytes[..header.bytes as usize];
+                    take(Piece::Block { journal, header, bytes });
                     Some(at + header.bytes)
                 }
                 Err(damage) => self.take_damaged(at, until, damage, take)?,
@@ -139,7 +141,7 @@ impl<F: ReadFiles> Walker<'_, F> {
             let is_there = header.bytes as usize <= bytes.len();
             is_there.then_some(header).ok_or(Damage::Short)
         });
-        Ok((header, header.is_ok_and(|header| is_whole(&header, bytes))))
+        Ok((header, header.is_ok_and(|header| is_whole(self.scope.journal, &header, bytes))))
     }
 
     /// True if the segment before this first block does not end where the block says.
@@ -212,11 +214,14 @@ impl<F: ReadFiles> Walker<'_, F> {
         let lsn = self.lsn(at);
         let bytes = self.window.at(self.files, at)?;
         let first = lsn.after(BLOCK_HEADER_BYTES);
-        if Run::decode(first, bytes.get(BLOCK_HEADER_BYTES as usize..).unwrap_or(&[])).is_ok() {
+        let journal = self.scope.journal;
+        if Run::decode(journal, first, bytes.get(BLOCK_HEADER_BYTES as usize..).unwrap_or(&[]))
+            .is_ok()
+        {
             take(Piece::Rot(Rot { from: lsn, until: first, damage }));
             let mut run_at = BLOCK_HEADER_BYTES;
             while let Some(rest) = bytes.get(run_at as usize..)
-                && let Ok(run) = Run::decode(lsn.after(run_at), rest)
+                && let Ok(run) = Run::decode(journal, lsn.after(run_at), rest)
             {
                 take(Piece::Run(&run));
                 run_at += run.header.bytes;

@@ -11,7 +11,7 @@ use super::rows::Index;
 use super::{Look, LookError, ReadFiles, Visitor, read_run};
 use crate::journal::block::Run;
 use crate::journal::format::{Lsn, RunKind};
-use crate::journal::index::{ExecutionRow, RecordPlace};
+use crate::journal::index::{ExecutionRow, RecordPlace, Trailer};
 use crate::journal::records::{Ended, Opened};
 use crate::stream::Durability;
 
@@ -213,14 +213,14 @@ impl Lister {
 
 impl<F: ReadFiles> Visitor<F> for Lister {
     fn index(&mut self, files: &mut F, index: &Index) -> io::Result<()> {
-        let number = index.trailer.segment_number;
+        let Trailer { journal, segment_number: number, .. } = index.trailer;
         for row in &index.executions {
             if let Some(RecordPlace { offset_bytes, bytes }) = row.opened.found()
                 && self.entry(row.execution).durability.is_none()
             {
                 let lsn = place(number, offset_bytes);
                 let entry = self.entry(row.execution);
-                read_run(files, lsn, bytes, |run| {
+                read_run(files, journal, lsn, bytes, |run| {
                     let Some(run) = run.filter(|run| run.header.execution == row.execution) else {
                         return;
                     };

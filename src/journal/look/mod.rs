@@ -234,13 +234,14 @@ fn read_header(
 /// Reads the run at a place. `bytes` is its size.
 fn read_run<T>(
     files: &mut impl ReadFiles,
+    journal: u128,
     lsn: Lsn,
     bytes: u32,
     use_run: impl FnOnce(Option<Run<'_>>) -> T,
 ) -> io::Result<T> {
     let mut run = vec![0; bytes.min(crate::limits::JOURNAL_BLOCK_BYTES_MAX) as usize];
     blocks::read_whole(files, lsn, &mut run)?;
-    let decoded = Run::decode(lsn, &run).ok();
+    let decoded = Run::decode(journal, lsn, &run).ok();
     Ok(use_run(decoded.filter(|run| run.header.bytes == bytes)))
 }
 

@@ -13,7 +13,7 @@ use super::rows::Index;
 use super::{Look, LookError, ReadFiles, Visitor, read_run};
 use crate::journal::block::Run;
 use crate::journal::format::{KeptChunk, RunKind};
-use crate::journal::index::{ExecutionRow, RecordPlace, RunRow};
+use crate::journal::index::{ExecutionRow, RecordPlace, RunRow, Trailer};
 use crate::stream::{KindTotals, Kinds, Totals};
 
 /// The reason why chunks are missing.
@@ -276,7 +276,7 @@ impl<S: Sink> Reader<'_, S> {
 
 impl<F: ReadFiles, S: Sink> Visitor<F> for Reader<'_, S> {
     fn index(&mut self, files: &mut F, index: &Index) -> io::Result<()> {
-        let segment_number = index.trailer.segment_number;
+        let Trailer { journal, segment_number, .. } = index.trailer;
         let number = self.output.number;
         for row in index.executions.iter().filter(|row| row.execution == number) {
             if let Some(RecordPlace { offset_bytes, bytes }) = row.opened.found() {
@@ -284,19 +284,19 @@ impl<F: ReadFiles, S: Sink> Visitor<F> for Reader<'_, S> {
                 let is_opened = |run: Option<Run<'_>>| {
                     run.is_some_and(|run| run.header.kind == RunKind::Opened)
                 };
-                self.is_begun |= read_run(files, lsn, bytes, is_opened)?;
+                self.is_begun |= read_run(files, journal, lsn, bytes, is_opened)?;
             }
             for run in index.runs_of(row).unwrap_or_default() {
                 if self.sink.is_closed() {
                     return Ok(());
                 }
                 let lsn = place(segment_number, run.offset_bytes);
-                read_run(files, lsn, run.bytes, |read| self.take_row(read, run))?;
+                read_run(files, journal, lsn, run.bytes, |read| self.take_row(read, run))?;
             }
             self.end_segment(row);
             if let Some(RecordPlace { offset_bytes, bytes }) = row.ended.found() {
                 let lsn = place(segment_number, offset_bytes);
-                read_run(files, lsn, bytes, |run| {
+                read_run(files, journal, lsn, bytes, |run| {
                     if let Some(run) = run.filter(|run| run.header.kind == RunKind::Ended) {
                         self.take_run(&run);
                     }

@@ -292,7 +292,7 @@ fn a_sound_journal_is_listed_given_and_verified() {
 #[test]
 fn a_cut_journal_is_judged_as_recovery_does() {
     let whole = filled(2).image();
-    let (&last, file) = whole.0.iter().filter(|(_, file)| file[4_096] != 0).next_back().unwrap();
+    let (&last, file) = whole.0.iter().rfind(|(_, file)| file[4_096] != 0).unwrap();
     let used = file.iter().rposition(|byte| *byte != 0).unwrap() + 1;
     let mut random = Random::new(5);
     let writer = filled(2);
@@ -359,7 +359,7 @@ fn every_flipped_bit_is_found_and_what_is_given_is_right() {
     // Nothing vouches for the last block, which is a mark.
     let page = JOURNAL_PAGE_BYTES as usize;
     let is_block = |(_, at): &&(u64, usize)| *at >= page;
-    let (last, end) = *places.iter().filter(is_block).next_back().unwrap();
+    let (last, end) = *places.iter().rfind(is_block).unwrap();
     places.retain(|(number, at)| *number != last || at / page < end / page);
     let rounds = std::env::var("LOOK_FLIPS").ok().and_then(|text| text.parse().ok());
     let (mut random, mut unsure, mut lossy) = (Random::new(9), 0, 0);

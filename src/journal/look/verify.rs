@@ -257,7 +257,7 @@ impl Check<'_> {
 
     fn piece(&mut self, piece: &Piece<'_>) {
         match piece {
-            Piece::Block { header, bytes } => {
+            Piece::Block { header, bytes, .. } => {
                 self.sums.blocks += 1;
                 self.sums.bytes += u64::from(header.bytes);
                 let mut run_count = 0;
