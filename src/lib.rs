@@ -188,6 +188,8 @@ pub mod errors {
     pub use crate::stream::{UnknownKind, UnknownPolicy};
     #[doc(inline)]
     pub use crate::tool::{ArgumentError, EmitError, SendError, SpecError, StartError, Stopped};
+    #[doc(inline)]
+    pub use crate::{journal::Refused as JournalRefusal, tool::SyncError};
 }
 
 /// The options of shards, executions and subscribers.
@@ -203,9 +205,9 @@ pub mod options {
     #[doc(inline)]
     pub use crate::reactor::{Choice, Idle, SocketLimits, Watch};
     #[doc(inline)]
-    pub use crate::shard::MemoryWatch;
+    pub use crate::shard::{JournalConfig, MemoryWatch};
     #[doc(inline)]
-    pub use crate::stream::{LagLimit, Terms};
+    pub use crate::stream::{Durability, LagLimit, Terms};
 }
 
 /// The times and counts that a shard reports about itself.
@@ -214,6 +216,8 @@ pub mod readings {
     pub use crate::base::Instant;
     #[doc(inline)]
     pub use crate::engine::{RingFacts, SubscriberStatus};
+    #[doc(inline)]
+    pub use crate::journal::{Counters as JournalCounters, Fault as JournalFault};
     #[doc(inline)]
     pub use crate::memory::pressure::Decisive;
     #[doc(inline)]
@@ -226,7 +230,7 @@ pub mod readings {
         uring::{Flavor, UringError},
     };
     #[doc(inline)]
-    pub use crate::shard::MemoryStatus;
+    pub use crate::shard::{JournalStatus, MemoryStatus, Recall};
     #[doc(inline)]
     pub use crate::trace::{Counters, Duty, Latency, Stalls};
 }

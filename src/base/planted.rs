@@ -68,6 +68,12 @@ pub enum Planted {
     HoleNotRecorded = 29,
     /// A segment is removed with the descriptions of running executions in it.
     DescriptionNotCarried = 30,
+    /// The last chunk from the disk is given again.
+    FetchRepeats = 31,
+    /// The chunk behind those from the disk is not given.
+    FetchSkips = 32,
+    /// A subscriber that reads from the disk is level as soon as the ring holds its next chunk.
+    LevelAtTail = 33,
     /// A block counts although it was written for another place.
     StaleBlockTaken = 34,
     /// A run has one chunk too few in the index of its segment.
@@ -76,6 +82,8 @@ pub enum Planted {
     EndKeptBeforeSync = 36,
     /// After a failed sync, the journal serves what only the kernel has.
     UnsyncedServed = 37,
+    /// An end is told before the disk keeps it.
+    EndToldTooEarly = 38,
 }
 
 /// True if this bug is the chosen one.
@@ -119,13 +127,19 @@ mod chosen {
 }
 
 impl Planted {
+    /// True if the campaign of the shard with a journal has to find it.
+    pub fn is_of_kept(self) -> bool {
+        use Planted::{EndToldTooEarly, FetchRepeats, FetchSkips, LevelAtTail};
+        matches!(self, EndToldTooEarly | FetchRepeats | FetchSkips | LevelAtTail)
+    }
+
     /// True if the campaign of the journal has to find it.
     pub fn is_of_journal(self) -> bool {
-        self as u8 >= Planted::AckBeforeSync as u8
+        self as u8 >= Planted::AckBeforeSync as u8 && !self.is_of_kept()
     }
 
     /// Every bug.
-    pub const ALL: [Planted; 34] = [
+    pub const ALL: [Planted; 38] = [
         Planted::ClaimAfterWrite,
         Planted::DataWrapBeforeSlotWrap,
         Planted::TailOffByOne,
@@ -159,6 +173,10 @@ impl Planted {
         Planted::StaleBlockTaken,
         Planted::IndexRowOffByOne,
         Planted::EndKeptBeforeSync,
+        Planted::FetchRepeats,
+        Planted::FetchSkips,
+        Planted::LevelAtTail,
+        Planted::EndToldTooEarly,
         Planted::UnsyncedServed,
     ];
 }

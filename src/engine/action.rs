@@ -42,6 +42,9 @@ pub enum Action {
     WakeProducer(Handle),
     /// Stops the producer. The shard reports `ProducerEnded` once nothing more can come.
     StopProducer(Handle),
+    /// Keeps the end of an execution on disk. The shard answers with `EndKept` or `NotKept`. Until
+    /// then nobody is told of the end.
+    KeepEnd(Handle, Box<Verdict>),
 
     // --- Subscribers of this thread ---
     /// Gives each of [`crate::engine::Engine::recipients`] the chunks `from_seq..until_seq` of its
@@ -91,7 +94,7 @@ pub enum Action {
 /// The answer to a request. Each kind of request has its own.
 #[derive(Clone, Debug, PartialEq, Hash)]
 pub enum Reply {
-    /// The answer to `Open`.
+    /// The answer to `Open` and to `Revive`.
     Opened(Result<ExecutionId, OpenError>),
     /// The answer to `Subscribe`.
     Subscribed(Result<Subscribed, SubscribeError>),

@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use crate::base::{ExecutionId, Handle, Instant, ProgressToken, SubscriberId};
+use crate::engine::action::Verdict;
 use crate::engine::progress::ProgressSource;
 use crate::limits;
 use crate::stream::{Exit, GapReason, Kind, KindTotals, Kinds, Policy, ProgressReport, Totals};
@@ -18,6 +19,9 @@ pub enum Event<'a> {
     // --- Requests: each is answered by `Action::Reply` ---
     /// A caller wants to run a tool.
     Open(OpenSpec),
+    /// A caller wants an execution back that has ended so. The disk keeps all of it, and no ring
+    /// holds anything.
+    Revive(OpenSpec, &'a Verdict),
     /// A caller wants to follow an execution.
     Subscribe(ExecutionId, SubscribeSpec),
     /// A caller ends its subscription. No end is sent, because the caller knows.
@@ -84,6 +88,11 @@ pub enum Event<'a> {
     ProducerEnded(Handle, ProducerEnd<'a>),
 
     // --- The disk ---
+    /// The disk keeps the end that [`crate::engine::Action::KeepEnd`] has announced.
+    EndKept(Handle),
+    /// The disk keeps nothing more of an execution, although that was promised. The execution fails
+    /// with this text.
+    NotKept(Handle, &'a str),
     /// The disk holds no chunk of an execution before this one any more, but everything from it to
     /// what the ring holds. These are the totals of all chunks before it. It never moves back.
     KeptFrom(Handle, u64, &'a KindTotals),

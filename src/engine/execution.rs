@@ -32,7 +32,7 @@ use crate::engine::subscriber::Local;
 use crate::engine::timers::{Timer, note};
 use crate::engine::wheel::TimerId;
 use crate::limits;
-use crate::stream::{ExecutionState, Exit, Outcome, Totals};
+use crate::stream::{ExecutionState, Exit, Kinds, Outcome, Totals};
 
 /// The state of the producer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +43,9 @@ pub(super) enum Producer {
     Active,
     /// The producer was told to stop.
     Stopping,
+    /// The producer is gone, and the execution will end with this outcome. Nobody is told before
+    /// the disk keeps it.
+    Leaving(Outcome),
     /// The producer is gone. Nothing more will be published.
     Gone,
 }
@@ -173,7 +176,8 @@ impl Execution {
         let is_next = match (self.producer, producer) {
             (Producer::Waiting, Producer::Active) => self.state == ExecutionState::Running,
             (Producer::Active, Producer::Stopping) => self.stop_outcome.is_some(),
-            (Producer::Waiting | Producer::Active | Producer::Stopping, Producer::Gone) => true,
+            (Producer::Active | Producer::Stopping, Producer::Leaving(_)) => self.spec.kept,
+            (_, Producer::Gone) => self.producer != Producer::Gone,
             _ => planted(Planted::EndTwiceInCancelRace),
         };
         assert!(is_next); // E1
@@ -257,6 +261,21 @@ impl Execution {
         self.audience_changed();
     }
 
+    /// Becomes an execution that has ended so, whose ring holds nothing.
+    pub fn revive(&mut self, verdict: &Verdict) {
+        assert!(self.spec.kept);
+        let all = verdict.totals.of(Kinds::ALL);
+        assert!(all.chunks == verdict.head_seq);
+        if all.chunks > 0 {
+            self.log.pass_over(all);
+            self.log.found(&verdict.totals, &[]);
+        }
+        (self.error, self.exit) = (verdict.error.clone(), verdict.exit);
+        self.outcome = Some(verdict.outcome);
+        self.set_producer(Producer::Gone);
+        self.enter(ExecutionState::Draining);
+    }
+
     /// Closes the execution: nothing more will be published. Its timers are disarmed, and the
     /// readers on other threads get the last report and the verdict.
     pub fn close(&mut self, outcome: Outcome, effects: &mut Effects) {
@@ -268,16 +287,11 @@ impl Execution {
         self.audience.locals.apart(); // Each of them has its end pending.
         self.derive_progress();
         let last_report = self.progress.close().filter(|_| !self.audience.remotes.is_empty());
-        let verdict = self.verdict().expect("it has just been set");
+        let verdict = self.verdict_of(outcome);
         // An error text belongs to a failure, or to the reason of a stop.
         let has_reason = outcome == Outcome::Failed || self.stop_outcome.is_some();
         assert!(self.error.is_none() || has_reason);
-        let timers = std::mem::take(&mut self.timers);
-        let Timers { start, hold, stall, sleep, progress, silence, total, retention, .. } = timers;
-        assert!(retention.is_none());
-        for timer in [start, hold, stall, sleep, progress, silence, total] {
-            effects.disarm(timer);
-        }
+        self.disarm(effects);
         if let Some(progress) = last_report {
             effects.push(Action::Report(self.handle(), progress));
         }
@@ -285,15 +299,37 @@ impl Execution {
         effects.count_outcome(outcome);
     }
 
+    /// Lets the disk keep the end. The producer is gone, and nothing is due any more.
+    pub fn leave(&mut self, outcome: Outcome, effects: &mut Effects) {
+        self.set_producer(Producer::Leaving(outcome));
+        self.stop_gating();
+        self.disarm(effects);
+        effects.push(Action::KeepEnd(self.handle(), Box::new(self.verdict_of(outcome))));
+    }
+
+    /// Disarms the timers of an execution whose producer is gone.
+    fn disarm(&mut self, effects: &mut Effects) {
+        let timers = std::mem::take(&mut self.timers);
+        let Timers { start, hold, stall, sleep, progress, silence, total, retention, .. } = timers;
+        assert!(retention.is_none());
+        for timer in [start, hold, stall, sleep, progress, silence, total] {
+            effects.disarm(timer);
+        }
+    }
+
     /// Returns its end, once it is closed.
     pub fn verdict(&self) -> Option<Verdict> {
-        Some(Verdict {
-            outcome: self.outcome?,
+        self.outcome.map(|outcome| self.verdict_of(outcome))
+    }
+
+    fn verdict_of(&self, outcome: Outcome) -> Verdict {
+        Verdict {
+            outcome,
             head_seq: self.log.head_seq(),
             totals: self.log.kind_totals(),
             error: self.error.clone(),
             exit: self.exit,
-        })
+        }
     }
 
     /// True if the next chunk counts as a progress report, because the tool reports nothing itself.

@@ -166,6 +166,9 @@ impl World {
                 assert!(self.readers[reader].is_there(), "seed {seed}");
                 self.readers[reader].has_left = true;
             }
+            Action::KeepEnd(execution, _) => {
+                self.engine.handle(Event::EndKept(execution), self.now);
+            }
             Action::StopProducer(execution) => {
                 self.engine.handle(Event::ProducerEnded(execution, ProducerEnd::Stopped), self.now);
             }

@@ -285,6 +285,106 @@ fn an_execution_that_ends_while_the_disk_reads_waits_for_nobody_and_its_end_come
     }
 }
 
+/// The ends that the disk was asked to keep.
+fn ends_to_keep(actions: &[Action]) -> Vec<(Outcome, u64)> {
+    let each = actions.iter().filter_map(|action| match action {
+        Action::KeepEnd(_, verdict) => Some((verdict.outcome, verdict.head_seq)),
+        _ => None,
+    });
+    each.collect()
+}
+
+#[test]
+fn nobody_is_told_an_end_before_the_disk_keeps_it() {
+    for policy in Policy::ALL {
+        let (mut world, id) = kept(20);
+        let subscriber = world.subscribe(id, with(policy)).unwrap();
+        world.take();
+        world.is_disk_slow = true;
+        world.handle(Event::ProducerEnded(id.slot, ProducerEnd::Done));
+        assert_eq!(ends_to_keep(&world.take()), [(Outcome::Completed, 20)], "{policy}");
+        let Reply::Inspected(Ok(status)) = world.ask(Event::Inspect(id)) else { panic!() };
+        assert_eq!((status.state, status.outcome), (ExecutionState::Running, None), "{policy}");
+        if policy != Policy::DropOldest && policy != Policy::Conflate {
+            given(&mut world, subscriber, 1, 7); // It goes on reading meanwhile.
+        }
+        // Its end is decided.
+        let Reply::Cancelled(cancelled) = world.ask(Event::Cancel(id)) else { panic!() };
+        assert_eq!(cancelled, Err(CancelError::Ended(Outcome::Completed)), "{policy}");
+        world.handle(Event::ProducerEnded(id.slot, ProducerEnd::Failed("too late")));
+        assert_eq!(world.ends(), [], "{policy}");
+        world.handle(Event::EndKept(id.slot));
+        world.handle(Event::EndKept(id.slot));
+        world.handle(Event::NotKept(id.slot, "too late"));
+        assert_eq!(world.ends(), [EndState::Ended(Outcome::Completed)], "{policy}");
+    }
+}
+
+#[test]
+fn what_the_disk_cannot_keep_fails_in_each_state() {
+    let text = "the disk has failed";
+    let error_of = |world: &mut TestEngine, id| {
+        let Reply::Inspected(Ok(status)) = world.ask(Event::Inspect(id)) else { panic!() };
+        (status.outcome, status.error.as_deref() == Some(text))
+    };
+    // It runs; its end is on the way; it was told to stop, and fails for no other reason.
+    let (mut world, running) = kept(20);
+    world.handle(Event::NotKept(running.slot, text));
+    assert_eq!(error_of(&mut world, running), (Some(Outcome::Failed), true));
+    let (mut world, leaving) = kept(20);
+    world.is_disk_slow = true;
+    world.handle(Event::ProducerEnded(leaving.slot, ProducerEnd::Done));
+    world.handle(Event::NotKept(leaving.slot, text));
+    assert_eq!(error_of(&mut world, leaving), (Some(Outcome::Failed), true));
+    // It has no ring yet.
+    let mut world = TestEngine::new(4, 0);
+    let waiting = world.open(OpenSpec { kept: true, ..OpenSpec::new(RING) }).unwrap();
+    world.handle(Event::NotKept(waiting.slot, text));
+    assert_eq!(error_of(&mut world, waiting), (Some(Outcome::Failed), true));
+}
+
+#[test]
+fn a_shutdown_waits_for_no_disk() {
+    let (mut world, leaving) = kept(20);
+    let running = world.open(OpenSpec { kept: true, ..OpenSpec::new(RING) }).unwrap();
+    world.is_disk_slow = true;
+    world.handle(Event::ProducerEnded(leaving.slot, ProducerEnd::Done));
+    world.handle(Event::Shutdown);
+    for (id, outcome) in [(leaving, Outcome::Completed), (running, Outcome::Cancelled)] {
+        let Reply::Inspected(Ok(status)) = world.ask(Event::Inspect(id)) else { panic!() };
+        assert_eq!(status.outcome, Some(outcome));
+    }
+}
+
+#[test]
+fn an_execution_that_is_brought_back_is_given_from_the_disk_and_then_ends() {
+    let mut world = TestEngine::new(4, 4);
+    let mut totals = KindTotals::default();
+    totals.add(Kind::Stdout, Totals { chunks: 10, bytes: 100 });
+    totals.add(Kind::Row, Totals { chunks: 10, bytes: 100 });
+    let (outcome, error, exit) = (Outcome::Failed, Some("as it was".into()), None);
+    let verdict = Verdict { outcome, head_seq: 20, totals, error, exit };
+    let spec = OpenSpec { kept: true, ..OpenSpec::new(RING) };
+    let Reply::Opened(Ok(id)) = world.ask(Event::Revive(spec, &verdict)) else { panic!() };
+    let Reply::Inspected(Ok(status)) = world.ask(Event::Inspect(id)) else { panic!() };
+    assert_eq!((status.outcome, status.head_seq), (Some(Outcome::Failed), 20));
+    let subscriber = world.subscribe(id, with(Policy::Replay)).unwrap();
+    assert_eq!(fetches(&world.take()), [(1, 21, u32::MAX)]);
+    given(&mut world, subscriber, 1, 21);
+    assert_eq!(world.ends(), [EndState::Ended(Outcome::Failed)]);
+    let rows = SubscribeSpec { kinds: Kinds::NONE.with(Kind::Row), ..with(Policy::Block) };
+    let subscriber = world.subscribe(id, rows).unwrap();
+    lost(&mut world, subscriber, (1, 21), (GapReason::Corrupt, 10));
+    assert_eq!(world.ends(), [EndState::Ended(Outcome::Failed)]);
+    world.pass(crate::limits::RETENTION + Duration::from_millis(1));
+    let Reply::Inspected(Err(NotFound)) = world.ask(Event::Inspect(id)) else { panic!() };
+    // One without any chunk ends at once.
+    let verdict = Verdict { head_seq: 0, totals: KindTotals::default(), ..verdict };
+    let Reply::Opened(Ok(id)) = world.ask(Event::Revive(spec, &verdict)) else { panic!() };
+    world.subscribe(id, with(Policy::Replay)).unwrap();
+    assert_eq!(world.ends(), [EndState::Ended(Outcome::Failed)]);
+}
+
 #[test]
 fn an_execution_that_is_forgotten_while_the_disk_reads_says_where_to_resume() {
     let (mut world, id) = kept(20);

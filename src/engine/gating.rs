@@ -224,7 +224,7 @@ impl Execution {
 
     /// Notes that the producer is gone, and waits for nothing.
     pub fn stop_gating(&mut self) {
-        assert_eq!(self.producer, Producer::Gone);
+        assert!(matches!(self.producer, Producer::Leaving(_) | Producer::Gone));
         self.gating.gated_at = None;
     }
 

@@ -8,7 +8,7 @@
 use crate::base::planted::{Planted, planted};
 use crate::base::{ExecutionId, Handle, Instant, ProgressToken};
 use crate::engine::Engine;
-use crate::engine::action::{Action, CancelError, OpenError, Reply, RingFit};
+use crate::engine::action::{Action, CancelError, OpenError, Reply, RingFit, Verdict};
 use crate::engine::event::{Hold, OpenSpec, ProducerEnd, RingFacts, Start};
 use crate::engine::execution::{Execution, Producer};
 use crate::engine::gating::Stalled;
@@ -33,6 +33,21 @@ impl Engine {
         }
     }
 
+    /// Puts an execution back that has ended and is on disk.
+    pub(super) fn revive(&mut self, spec: OpenSpec, verdict: &Verdict) {
+        assert!(spec.kept);
+        let result = match self.shutting_down {
+            true => Err(OpenError::ShuttingDown),
+            false => self.find_place(spec),
+        };
+        if let Ok(id) = result {
+            let e = self.registry.executions.get_mut(id.slot).expect("it was just put there");
+            e.revive(verdict);
+            self.settle(id.slot);
+        }
+        self.effects.reply(Reply::Opened(result));
+    }
+
     fn try_open(&mut self, spec: OpenSpec) -> Result<ExecutionId, OpenError> {
         if self.shutting_down {
             return Err(OpenError::ShuttingDown);
@@ -46,6 +61,28 @@ impl Engine {
             let retry_after_ms = limits::BUSY_RETRY_AFTER.as_millis() as u32;
             return Err(OpenError::Busy { retry_after_ms });
         }
+        let id = self.find_place(spec)?;
+        let slot = id.slot;
+        let start = match spec.start {
+            Start::Now => None,
+            Start::AfterSubscribers { deadline, .. } => {
+                Some(self.effects.arm(deadline, Timer::Start(slot)))
+            }
+        };
+        let hold = match spec.hold {
+            Hold::Newest => None,
+            Hold::UntilRead { deadline } => Some(self.effects.arm(deadline, Timer::Hold(slot))),
+        };
+        let execution = self.registry.executions.get_mut(slot).expect("it was just put there");
+        let (shard, secret) = (id.shard, spec.secret.token);
+        execution.token = Some(ProgressToken { shard, slot, secret });
+        execution.timers.start = start;
+        execution.timers.hold = hold;
+        Ok(id)
+    }
+
+    /// Puts a new execution into the pool. An ended one makes room for it.
+    fn find_place(&mut self, spec: OpenSpec) -> Result<ExecutionId, OpenError> {
         if self.registry.executions.count() >= self.limits.executions_max {
             let unread = self.ended.find_unread(&self.registry.executions, |_| true);
             match unread.or(self.ended.oldest()) {
@@ -68,22 +105,7 @@ impl Engine {
         };
         assert!(slot.index < self.limits.executions_max); // The shard's tables have this size.
         let id = ExecutionId { slot, ..id };
-        let start = match spec.start {
-            Start::Now => None,
-            Start::AfterSubscribers { deadline, .. } => {
-                Some(self.effects.arm(deadline, Timer::Start(slot)))
-            }
-        };
-        let hold = match spec.hold {
-            Hold::Newest => None,
-            Hold::UntilRead { deadline } => Some(self.effects.arm(deadline, Timer::Hold(slot))),
-        };
-        let execution = self.registry.executions.get_mut(slot).expect("it was just put there");
-        execution.id = id;
-        let secret = spec.secret.token;
-        execution.token = Some(ProgressToken { shard, slot, secret });
-        execution.timers.start = start;
-        execution.timers.hold = hold;
+        self.registry.executions.get_mut(slot).expect("it was just put there").id = id;
         Ok(id)
     }
 
@@ -258,9 +280,11 @@ impl Engine {
     pub(super) fn cancel(&mut self, id: ExecutionId) {
         let result = match self.registry.find(id) {
             None => Err(CancelError::NotFound),
-            Some(e) => match e.outcome {
-                Some(outcome) => Err(CancelError::Ended(outcome)),
-                None => Ok(()),
+            Some(e) => match (e.outcome, e.producer) {
+                (Some(outcome), _) | (None, Producer::Leaving(outcome)) => {
+                    Err(CancelError::Ended(outcome))
+                }
+                (None, _) => Ok(()),
             },
         };
         if result.is_ok() {
@@ -286,13 +310,15 @@ impl Engine {
                 self.effects.push(Action::StopProducer(execution));
             }
             Producer::Stopping => assert!(e.stop_outcome.is_some()),
+            Producer::Leaving(_) => assert!(!e.closed()), // Its outcome is decided.
             Producer::Gone => assert!(e.closed()),
         }
     }
 
     pub(super) fn producer_ended(&mut self, execution: Handle, end: ProducerEnd) {
         let Some(e) = self.registry.executions.get_mut(execution) else { return };
-        if e.closed() && !planted(Planted::EndTwiceInCancelRace) {
+        let has_left = e.closed() || matches!(e.producer, Producer::Leaving(_));
+        if has_left && !planted(Planted::EndTwiceInCancelRace) {
             return;
         }
         if e.producer == Producer::Waiting {
@@ -309,7 +335,42 @@ impl Engine {
         // A producer that was told to stop does not decide how the execution ends.
         assert!(e.closed() || e.stop_outcome.is_some() == (e.producer == Producer::Stopping));
         let outcome = e.stop_outcome.unwrap_or(by_itself);
-        self.close(execution, outcome);
+        // Nothing contradicts the end of an execution that never ran.
+        let has_run = matches!(e.producer, Producer::Active | Producer::Stopping);
+        let is_awaited = e.spec.kept && has_run && !planted(Planted::EndToldTooEarly);
+        if is_awaited && !self.shutting_down {
+            e.leave(outcome, &mut self.effects);
+        } else {
+            self.close(execution, outcome);
+        }
+    }
+
+    /// Closes an execution whose end is on disk.
+    pub(super) fn end_kept(&mut self, execution: Handle) {
+        let Some(e) = self.registry.executions.get(execution) else { return };
+        if let Producer::Leaving(outcome) = e.producer {
+            self.close(execution, outcome);
+        }
+    }
+
+    /// Fails an execution of which the disk keeps nothing more.
+    pub(super) fn not_kept(&mut self, execution: Handle, text: &str) {
+        let Some(e) = self.registry.executions.get_mut(execution) else { return };
+        if e.closed() {
+            return;
+        }
+        assert!(e.spec.kept); // The others were promised nothing.
+        match e.producer {
+            Producer::Leaving(_) => {
+                e.error = Some(shortened(text).into());
+                self.close(execution, Outcome::Failed);
+            }
+            Producer::Stopping => {} // It ends anyway, for another reason.
+            Producer::Waiting | Producer::Active | Producer::Gone => {
+                e.error = Some(shortened(text).into());
+                self.stop(execution, Outcome::Failed);
+            }
+        }
     }
 
     /// Closes the execution: nothing more will be published.
@@ -449,6 +510,7 @@ impl Engine {
         let all: Vec<Handle> = self.registry.executions.iter().map(|(handle, _)| handle).collect();
         for execution in all {
             self.detach_all(execution, DetachReason::Shutdown);
+            self.end_kept(execution); // Nobody is left who could be told too early.
             self.stop(execution, Outcome::Cancelled);
             self.settle(execution);
         }

@@ -215,6 +215,9 @@ impl Engine {
             Event::Lost(subscriber) => self.lost(subscriber),
             Event::Moved(subscriber) => self.connection_moved(subscriber),
             Event::Broken(subscriber) => self.broken(subscriber),
+            Event::Revive(spec, verdict) => self.revive(spec, verdict),
+            Event::EndKept(execution) => self.end_kept(execution),
+            Event::NotKept(execution, text) => self.not_kept(execution, text),
             Event::KeptFrom(execution, seq, before) => self.kept_from(execution, seq, before),
             Event::Fetched { subscriber, from_seq, until_seq, result } => {
                 self.fetched(subscriber, from_seq..until_seq, result);
@@ -415,6 +418,19 @@ impl Engine {
     /// The execution's log as the policies see it; `None` for a stale handle.
     pub fn log(&self, execution: Handle) -> Option<&impl Log> {
         Some(&self.registry.executions.get(execution)?.log)
+    }
+
+    /// Totals of all chunks of an execution before `seq`, by kind; `None` if the ring does not
+    /// reach back to that chunk.
+    pub fn kind_totals_before(&self, execution: Handle, seq: u64) -> Option<KindTotals> {
+        let log = &self.registry.executions.get(execution)?.log;
+        let is_held = log.tail_seq() <= seq && seq <= log.head_seq() + 1;
+        is_held.then(|| log.kind_totals_before(seq))
+    }
+
+    /// True if an execution of this id exists.
+    pub fn is_known(&self, id: ExecutionId) -> bool {
+        self.registry.find(id).is_some()
     }
 
     /// The limits that this engine was created with.

@@ -20,6 +20,8 @@ pub(super) struct TestEngine {
     pub leases: u32,
     /// True if no ring that is left is as large as requested.
     has_small_rings: bool,
+    /// True if the disk keeps no end by itself.
+    pub is_disk_slow: bool,
 }
 
 impl TestEngine {
@@ -32,6 +34,7 @@ impl TestEngine {
             actions: Vec::new(),
             leases,
             has_small_rings: false,
+            is_disk_slow: false,
         }
     }
 
@@ -61,6 +64,9 @@ impl TestEngine {
                 Action::StopProducer(execution) => {
                     let end = Event::ProducerEnded(*execution, ProducerEnd::Stopped);
                     self.engine.handle(end, self.now);
+                }
+                Action::KeepEnd(execution, _) if !self.is_disk_slow => {
+                    self.engine.handle(Event::EndKept(*execution), self.now);
                 }
                 _ => {}
             }

@@ -86,7 +86,7 @@ impl Journal {
             spare: Some(spare),
             segments,
             fault: None,
-            news: VecDeque::new(),
+            news: VecDeque::with_capacity(64),
             counters: Counters::default(),
             scratch: Vec::with_capacity(JOURNAL_RECORD_BYTES_MAX + FIXED_BYTES),
         }

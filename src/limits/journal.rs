@@ -37,7 +37,23 @@ pub const JOURNAL_MARK_DELAY: Duration = Duration::from_millis(10);
 /// A segment that could not be made is tried again after this time.
 pub const JOURNAL_RETRY_DELAY: Duration = Duration::from_secs(1);
 
+/// Maximum size of all segments of a shard together, unless another one is chosen.
+pub const JOURNAL_BYTES_MAX: u64 = 10 << 30;
+/// Time for which ended executions are kept, unless another one is chosen.
+pub const JOURNAL_RETENTION: Duration = Duration::from_secs(86_400);
+/// Number of reads that are under way at the same time. Each has a buffer.
+pub const JOURNAL_READS_MAX: usize = 64;
+/// Size of the buffer of a read. A run with a chunk that is longer has a buffer of its own.
+pub const JOURNAL_READ_BYTES: u32 = 68 << 10;
+/// Number of runs that stay in memory after they were given.
+pub const JOURNAL_RECENT_RUNS: usize = 16;
+/// A shard that ends waits for its disk for at most this time.
+pub const JOURNAL_SHUTDOWN_WAIT: Duration = Duration::from_secs(5);
+
 const _: () = {
+    assert!(JOURNAL_READ_BYTES.is_multiple_of(JOURNAL_PAGE_BYTES));
+    assert!(JOURNAL_READ_BYTES as u64 > DELIVERY_BYTES_MAX);
+    assert!(JOURNAL_READS_MAX < super::DISK_OPERATIONS_MAX as usize);
     assert!(JOURNAL_SEGMENT_BYTES_MIN <= JOURNAL_SEGMENT_BYTES);
     assert!(JOURNAL_SEGMENT_BYTES.is_power_of_two()); // A place is a segment and an offset.
     assert!(JOURNAL_BLOCK_BYTES_MAX < JOURNAL_SEGMENT_BYTES / 16);

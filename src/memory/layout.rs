@@ -319,6 +319,17 @@ impl Descriptor {
         self.total_bytes.saturating_sub(self.length as u64)
     }
 
+    /// Returns the facts of a chunk that is in no ring.
+    pub(crate) const fn apart(
+        seq: u64,
+        total_bytes: u64,
+        mono_ns: u64,
+        length: u32,
+        header: ChunkHeader,
+    ) -> Descriptor {
+        Descriptor { seq, total_bytes, mono_ns, length, header, offset: u32::MAX }
+    }
+
     /// Returns the facts of the chunk behind this one, which is of the same kind and time. They do
     /// not say where it is.
     pub(crate) fn followed_by(&self, length: u32) -> Descriptor {

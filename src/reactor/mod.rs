@@ -25,6 +25,7 @@ pub(crate) mod clock;
 mod connecting;
 mod counters;
 pub(crate) mod disk;
+mod disk_claim;
 mod disk_files;
 pub(crate) mod disk_table;
 mod disk_thread;
@@ -66,6 +67,7 @@ pub use disk::{
     Disk, DiskAnswer, DiskDirectory, DiskDone, DiskRequest, DiskSetup, DiskWork, FileId, FileName,
     FileNameError,
 };
+pub use disk_claim::{Claim, claim_directory};
 pub use ends::HalfConnection;
 pub use idle::{Decision, Idle, IdleStrategy};
 pub use inventory::{UringOperation, uring_operations};

@@ -25,6 +25,10 @@ impl ServerShard {
     /// # Errors
     /// The kernel's error.
     pub fn open(config: ServerShardConfig) -> std::io::Result<(ServerShard, Report)> {
+        if config.journal.is_some() {
+            let text = "a server keeps no journal yet";
+            return Err(std::io::Error::new(std::io::ErrorKind::Unsupported, text));
+        }
         let (mut shard, report) =
             Shard::open_with(config, |config, reactor| Guests::new(config, reactor.now()))?;
         agents::add_to(&mut shard.tools, shard.guests.agents.settings());
@@ -39,7 +43,7 @@ impl<R: Reactor + 'static> ServerShard<R> {
     /// The kernel's error, when memory for the rings is allocated or a key is drawn.
     pub fn over(mut reactor: R, config: ServerShardConfig) -> std::io::Result<ServerShard<R>> {
         let guests = Guests::new(&config, reactor.now())?;
-        let mut shard = Shard::assemble(reactor, config, guests)?;
+        let mut shard = Shard::assemble(reactor, config, guests, None)?;
         agents::add_to(&mut shard.tools, shard.guests.agents.settings());
         Ok(shard)
     }

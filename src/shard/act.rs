@@ -10,7 +10,7 @@ use super::outlet::{GuestRun, Outlet, ShardEvent};
 use super::pages::{self, Pages};
 use super::panics::Callback;
 use super::run::{Producer, Ring, Run};
-use super::{Call, Item, Shard, Sink, memory, panics, produce};
+use super::{Call, Item, Shard, Sink, journal, memory, panics, produce};
 use crate::base::planted::{Planted, planted};
 use crate::base::table::Table;
 use crate::base::{Handle, Panicked, SubscriberId, guarded};
@@ -124,8 +124,9 @@ pub(super) fn act<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, a
         Action::StartProducer(execution) => produce::start_producer(shard, execution),
         Action::WakeProducer(execution) => wake_producer(shard, execution),
         Action::StopProducer(execution) => stop_producer(shard, execution),
-        Action::Fetch { subscriber, execution, from_seq, .. } => {
-            fetch(shard, subscriber, execution, from_seq);
+        Action::KeepEnd(execution, verdict) => journal::keep_end(shard, execution, &verdict),
+        Action::Fetch { subscriber, execution, from_seq, until_seq, chunks_max } => {
+            journal::fetch(shard, subscriber, execution, (from_seq, until_seq), chunks_max);
         }
         Action::Gap(subscriber, execution, gap) => {
             let to = Addressee {
@@ -163,24 +164,14 @@ pub(super) fn act<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, a
             run.tell_pages(|page| page.set_progress(&record));
             run.knock();
         }
-        Action::Verdict(execution, verdict) => write_verdict(shard, execution, &verdict),
+        Action::Verdict(execution, verdict) => {
+            journal::record_end(shard, execution, &verdict);
+            write_verdict(shard, execution, &verdict);
+        }
         Action::DetachReader(subscriber, execution, reason) => {
             detach_reader(shard, subscriber, execution, reason);
         }
     }
-}
-
-/// Gives a subscriber chunks from the disk, beginning with `from_seq`. Nothing may be lost here in
-/// silence, so that there is no answer without a journal: `Event::Fetched` is owed.
-#[cold]
-fn fetch<R: Reactor + 'static, O: Outlet<R>>(
-    shard: &mut Shard<R, O>,
-    subscriber: SubscriberId,
-    execution: Handle,
-    from_seq: u64,
-) {
-    let run = run_mut(shard, execution);
-    unreachable!("{subscriber:?} asks for chunk {from_seq} of {}: no disk keeps it", run.id);
 }
 
 /// Records an action in the flight recorder, except for chunks, which are too many.
@@ -322,6 +313,9 @@ pub(super) fn release<R: Reactor + 'static, O: Outlet<R>>(
     shard.watched.retain(|&index| index != execution.index);
     shard.published.retain(|&index| index != execution.index);
     shard.guests.on_released(execution);
+    if let Some(keeping) = &mut shard.keeping {
+        keeping.forget(run.id);
+    }
     if run.runnable {
         shard.runnable.retain(|&index| index != execution.index);
     }
@@ -409,6 +403,9 @@ pub(super) fn stop_producer<R: Reactor + 'static, O: Outlet<R>>(
     shard: &mut Shard<R, O>,
     execution: Handle,
 ) {
+    if let Some(keeping) = &mut shard.keeping {
+        keeping.stop_waiting(execution);
+    }
     let run = run_mut(shard, execution);
     match std::mem::replace(&mut run.producer, Producer::Gone) {
         Producer::Thread(host) => {

@@ -1,89 +1,30 @@
 //! The methods for a shard's owner, on the shard's own thread.
 
+use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::{fmt, io};
 
 use serde_json::Value;
 
 use super::delivery::{Chunk, Delivery, Ended, Reported};
-use super::events::Names;
-use super::memory::Shortage;
 use super::outlet::Outlet;
 use super::pages::pages_of;
-use super::run::{Producer, Remote, Ring, Run, Seat, ThreadSeat};
+use super::run::{Remote, Ring, Seat, ThreadSeat};
 use super::{
-    AskedFor, Call, Inbox, Item, MemoryStatus, PublishError, Shard, ShardConfig, ShardHandle,
-    ShardThread, Sink, Subscriber, Threads, act, feed, growth, handle, memory,
+    AskedFor, Call, ExecuteError, ExecuteOptions, Inbox, Item, MemoryStatus, PublishError, Shard,
+    ShardConfig, ShardHandle, ShardThread, Sink, Subscriber, Threads, act, execute, feed, growth,
+    handle, journal, memory,
 };
-use crate::base::{ExecutionId, Guarded, Handle, Instant, Principal, ProgressToken, SubscriberId};
+use crate::base::{ExecutionId, Guarded, Handle, Instant, ProgressToken, SubscriberId};
 use crate::engine::{
-    AcknowledgeError, Action, CancelError, Event, Gate, NotFound, OpenError, OpenSpec,
-    ProgressSource, Reply, Status, SubscribeError, SubscribeSpec, Subscribed, SubscriberPlace,
-    SubscriberStatus, Timeouts,
+    AcknowledgeError, Action, CancelError, Event, NotFound, Reply, Status, SubscribeError,
+    SubscribeSpec, Subscribed, SubscriberPlace, SubscriberStatus,
 };
 use crate::memory::{Pressure, ReaderPage, ReaderSignals, Readings, RingPoolUsage};
 use crate::reactor::{AnyReactor, Reactor, Report, Waker};
 use crate::stream::{End, Kind, Progress, Totals};
-use crate::tool::{Job, Prepared, StartError, ToolSpec, Work};
+use crate::tool::{Job, Prepared, ToolSpec};
 use crate::trace::Code;
-
-/// The options of an execution. Their defaults are those of `limits.rs`.
-///
-/// ```
-/// use std::time::Duration;
-/// use streamdoor::ExecuteOptions;
-/// use streamdoor::options::Timeouts;
-///
-/// let timeouts = Timeouts { total: Some(Duration::from_secs(60)), ..Default::default() };
-/// let options = ExecuteOptions { timeouts: Some(timeouts), ..Default::default() };
-/// assert!(options.retention.is_none());
-/// ```
-#[derive(Clone, Copy, Debug, Default)]
-pub struct ExecuteOptions {
-    /// The condition on which the tool starts.
-    pub start: crate::engine::Start,
-    /// The behaviour of the ring before the first subscriber comes.
-    pub hold: crate::engine::Hold,
-    /// Time for which the execution can be read after its end; the shard's own if `None`.
-    pub retention: Option<std::time::Duration>,
-    /// Time for which a `block` subscriber may hold the producer back; the shard's own if `None`.
-    pub block_deadline: Option<std::time::Duration>,
-    /// The consequence when `block_deadline` passes.
-    pub on_stall: crate::engine::OnStall,
-    /// The time limits of the tool; those that the tool itself declares if `None`.
-    pub timeouts: Option<Timeouts>,
-    /// The source of the execution's progress; the one that the tool itself declares if `None`.
-    pub progress: Option<ProgressSource>,
-    /// True if the ring starts small, and grows up to the size that the tool needs. That takes less
-    /// memory for many short results. While many rings are in use, a ring grows only where its
-    /// producer finds no room. Subscribers that come late then find fewer old chunks. Tools on
-    /// threads of their own get the whole ring.
-    pub grows: bool,
-    /// The owner of the execution. Over the network nobody else finds it.
-    pub owner: Principal,
-}
-
-/// The reason why an execution was not started.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ExecuteError {
-    /// Fix the call: the tool does not exist, or its arguments are wrong.
-    Start(StartError),
-    /// Wait, or give up: the shard has no place for the execution.
-    Open(OpenError),
-    /// Give up: the operating system has no randomness for its id.
-    NoRandomness,
-    /// Fix the call: no ring takes chunks that long.
-    ChunkTooLarge {
-        /// The chunk length that the tool declares, in bytes.
-        chunk_bytes: u32,
-        /// The maximum, in bytes.
-        chunk_bytes_max: u32,
-    },
-    /// Wait until more memory is free, or ask for less: rings that take such chunks are not allowed
-    /// now.
-    MemoryShort(Shortage),
-}
 
 /// A subscriber on the shard's own thread that fetches its deliveries with [`Shard::poll`].
 ///
@@ -186,70 +127,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
         options: ExecuteOptions,
         guest: O::Run,
     ) -> Result<ExecutionId, ExecuteError> {
-        let Prepared { tool, work, need, timeouts, progress, trace } = prepared;
-        // A tool on another thread writes into one window for as long as it runs.
-        let is_fixed = matches!(*work, Work::Thread(_)) || self.guests.has_fixed_rings();
-        let grows = options.grows && !is_fixed;
-        let ring = self.expected_ring(need.ring_bytes, need.chunk_bytes)?;
-        let mut spec = OpenSpec::new(ring);
-        spec.start = options.start;
-        spec.hold = options.hold;
-        spec.retention = options.retention.unwrap_or(self.retention);
-        spec.block_deadline = options.block_deadline.unwrap_or(self.block_deadline);
-        spec.on_stall = options.on_stall;
-        spec.timeouts = options.timeouts.unwrap_or(timeouts);
-        spec.progress = options.progress.unwrap_or(progress);
-        spec.bytes_expected = need.estimated_bytes;
-        spec.secret = self.secrets.draw().map_err(|_| ExecuteError::NoRandomness)?;
-        assert!(!spec.kept); // Without a journal nobody answers `Action::Fetch`.
-        let Reply::Opened(result) = self.ask(Event::Open(spec)) else {
-            unreachable!("the reply fits the request");
-        };
-        let id = result.map_err(ExecuteError::Open)?;
-        // The engine may have freed the slot by forgetting another execution, whose ring is still
-        // to be released. The actions are carried out in order, and the old run keeps the slot
-        // until then.
-        self.release_before(id.slot);
-        self.runs[id.slot.index as usize] = Some(Run {
-            handle: id.slot,
-            id,
-            names: Names::new(id, self.engine.token(id)).of_tool(tool.as_deref()),
-            tool,
-            timeouts: spec.timeouts,
-            opened_at: self.now,
-            has_panicked: false,
-            trace,
-            ring_bytes: need.ring_bytes,
-            chunk_bytes: need.chunk_bytes,
-            grows,
-            keeps_history: grows,
-            chunk_bytes_max: 0,
-            producer: Producer::Waiting(work),
-            guest,
-            ring: Ring::None,
-            pages: None,
-            has_verdict: false,
-            gate: Gate::OPEN,
-            ingested_seq: 0,
-            chunks_expected: None,
-            error: None,
-            remotes: Vec::new(),
-            blocked: false,
-            runnable: false,
-            stopping: false,
-        });
-        self.pump();
-        Ok(id)
-    }
-
-    /// Carries out actions about the former execution of a slot, up to its release.
-    fn release_before(&mut self, slot: Handle) {
-        while let Some(run) = &self.runs[slot.index as usize] {
-            assert!(run.handle.generation < slot.generation);
-            let action =
-                self.engine.next_queued_action().expect("a forgotten execution is released");
-            act::carry_out(self, action);
-        }
+        execute::open(self, prepared, options, guest)
     }
 
     /// Attaches a closure that is called with everything the execution publishes, on this thread,
@@ -293,6 +171,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
         spec: SubscribeSpec,
         call: impl FnOnce(&Subscribed) -> Call<O::Key>,
     ) -> Result<Subscribed, SubscribeError> {
+        let id = self.place_of(id);
         O::before_subscribe(self, id.slot.index);
         growth::grow_for_reader(self, id, &spec);
         let reply = self.ask(Event::Subscribe(id, spec));
@@ -424,6 +303,14 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
                 Some(Delivery::End(Ended { end, error: self.last_error.as_deref() }))
             }
             Item::Chunk { seq } => self.poll_chunk(polled, seq),
+            Item::Kept { descriptor, anchor, bytes } => {
+                self.last_kept = bytes;
+                let run = self.runs[polled.execution.index as usize].as_ref();
+                let run = run.expect("it is followed");
+                let (id, expected) = (run.id, run.chunks_expected);
+                let chunk = Chunk::new(id, expected, &descriptor, &self.last_kept, anchor);
+                chunk.map(Delivery::Chunk)
+            }
         }
     }
 
@@ -482,7 +369,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
     /// # Errors
     /// [`CancelError`].
     pub fn cancel(&mut self, id: ExecutionId) -> Result<(), CancelError> {
-        let Reply::Cancelled(result) = self.ask(Event::Cancel(id)) else {
+        let Reply::Cancelled(result) = self.ask(Event::Cancel(self.place_of(id))) else {
             unreachable!("the reply fits the request");
         };
         self.pump();
@@ -516,6 +403,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
     /// # Errors
     /// [`NotFound`].
     pub fn inspect(&mut self, id: ExecutionId) -> Result<Status, NotFound> {
+        let id = self.place_of(id);
         O::before_inspect(self, id.slot.index);
         let Reply::Inspected(result) = self.ask(Event::Inspect(id)) else {
             unreachable!("the reply fits the request");
@@ -529,6 +417,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
     /// # Errors
     /// [`NotFound`].
     pub fn subscribers(&mut self, id: ExecutionId) -> Result<Vec<SubscriberStatus>, NotFound> {
+        let id = self.place_of(id);
         let mut all = self.engine.subscribers(id)?;
         if all.iter().any(|status| status.place == SubscriberPlace::Remote) {
             // Readers on other threads may have moved, even beyond the chunks that the engine was
@@ -600,6 +489,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
             self.look_at_clock();
             self.tell(Event::Shutdown);
             self.pump();
+            journal::shut_down(self);
         }
     }
 
@@ -775,25 +665,3 @@ impl<O: Outlet<AnyReactor>> Shard<AnyReactor, O> {
         ShardHandle::new(self.mailbox())
     }
 }
-
-impl fmt::Display for ExecuteError {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ExecuteError::Start(error) => error.fmt(out),
-            ExecuteError::Open(error) => error.fmt(out),
-            ExecuteError::NoRandomness => {
-                out.write_str("the operating system returned no random bytes")
-            }
-            ExecuteError::ChunkTooLarge { chunk_bytes, chunk_bytes_max } => {
-                write!(
-                    out,
-                    "chunks of {chunk_bytes} bytes are too long; a ring takes at most \
-                     {chunk_bytes_max}"
-                )
-            }
-            ExecuteError::MemoryShort(shortage) => shortage.fmt(out),
-        }
-    }
-}
-
-impl std::error::Error for ExecuteError {}

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::journal::JournalConfig;
 use crate::engine::EngineLimits;
 use crate::limits;
 use crate::memory::RingPoolConfig;
@@ -50,6 +51,8 @@ pub struct ShardConfig<G = ()> {
     pub tool_threads_max: usize,
     /// The source of readings about the machine's memory.
     pub memory: MemoryWatch,
+    /// The log on disk under the executions; none if `None`.
+    pub journal: Option<JournalConfig>,
     /// The seed of the nonces in ids; the operating system's randomness if `None`.
     pub seed: Option<u64>,
     /// The settings of the guests that live in the shard's turn: those of a server, or none.
@@ -87,6 +90,7 @@ impl<G: Default> Default for ShardConfig<G> {
             block_deadline: limits::BLOCK_DEADLINE,
             tool_threads_max: limits::TOOL_THREADS_MAX,
             memory: MemoryWatch::default(),
+            journal: None,
             seed: None,
             guests: G::default(),
         }

@@ -26,6 +26,7 @@ mod api;
 mod config;
 pub(crate) mod delivery;
 pub(crate) mod events;
+mod execute;
 mod feed;
 mod give;
 pub(crate) mod growth;
@@ -64,13 +65,16 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use std::{fmt, io};
 
-pub use api::{ExecuteError, ExecuteOptions, Polled};
+pub use api::Polled;
 pub use config::{MemoryWatch, ShardConfig};
 pub use delivery::{Chunk, Delivery, Ended, Reported, outcome_of};
 pub use events::{Agreed, Names};
+pub use execute::{ExecuteError, ExecuteOptions};
 pub use feed::PublishError;
 use handle::Command;
 pub use handle::{CallError, HandleError, RunError, ShardHandle, ShardThread};
+use journal::{Claimed, Keeping};
+pub use journal::{JournalConfig, JournalStatus, Recall};
 pub use memory::{MemoryStatus, Shortage};
 use outlet::GuestRun;
 pub use outlet::Outlet;
@@ -158,7 +162,11 @@ pub struct Shard<R: Reactor + 'static = AnyReactor, O: Outlet<R> = ()> {
     last_error: Option<Box<str>>,
     /// The texts of the progress that was polled last.
     last_texts: Texts,
+    /// The bytes of the chunk from the disk that was polled last.
+    last_kept: Box<[u8]>,
     jobs: VecDeque<Guarded<Box<Job>>>,
+    /// The log on disk under the executions.
+    pub(crate) keeping: Option<Box<Keeping>>,
     retention: Duration,
     pub(crate) block_deadline: Duration,
     /// The guests that live in its turn.
@@ -254,7 +262,15 @@ type Texts = [Option<Box<str>>; 2];
 /// A delivery for a polled subscriber.
 #[derive(Debug)]
 pub(crate) enum Item {
-    Chunk { seq: u64 },
+    Chunk {
+        seq: u64,
+    },
+    /// A chunk from the disk.
+    Kept {
+        descriptor: Descriptor,
+        anchor: ClockAnchor,
+        bytes: Box<[u8]>,
+    },
     Gap(Gap),
     Progress(Progress, Texts),
     End(End, Option<Box<str>>),
@@ -286,7 +302,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// The kernel's error, when memory for the rings is allocated.
     #[doc(hidden)]
     pub fn with_reactor(reactor: R, config: ShardConfig) -> io::Result<Shard<R>> {
-        Shard::assemble(reactor, config, ())
+        Shard::assemble(reactor, config, (), None)
     }
 }
 
@@ -304,7 +320,8 @@ impl<O: Outlet<AnyReactor>> Shard<AnyReactor, O> {
         let (mut reactor, report) = opened.map_err(io::Error::other)?;
         let member = memory::join(&mut config, reactor.waker())?;
         let guests = guests(&config, &mut reactor)?;
-        let mut shard = Shard::assemble(reactor, config, guests)?;
+        let claimed = journal::claim(&config)?;
+        let mut shard = Shard::assemble(reactor, config, guests, claimed)?;
         memory::watch_memory(&mut shard, member);
         Ok((shard, report))
     }
@@ -316,13 +333,23 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
         mut reactor: R,
         config: ShardConfig<O::Config>,
         guests: O,
+        claimed: Option<Claimed>,
     ) -> io::Result<Shard<R, O>> {
+        let mut secrets = Secrets::new(config.seed);
+        let keeping = match &config.journal {
+            Some(journal) => {
+                let new = secrets.draw()?.token;
+                let shard = config.engine.shard;
+                Some(Box::new(Keeping::open(&mut reactor, journal, claimed, shard, new)?))
+            }
+            None => None,
+        };
         let now = reactor.now();
         let executions_max = config.engine.executions_max as usize;
         let (mailbox_sender, mailbox) = std::sync::mpsc::sync_channel(limits::MAILBOX_COMMANDS_MAX);
         Ok(Shard {
             engine: Engine::new(config.engine, now),
-            secrets: Secrets::new(config.seed),
+            secrets,
             rings: RingPool::new(config.rings)?,
             memory: memory::Memory::default(),
             tools: Tools::built_in(),
@@ -362,7 +389,9 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
             observer: None,
             last_error: None,
             last_texts: Texts::default(),
+            last_kept: Box::default(),
             jobs: VecDeque::new(),
+            keeping,
             retention: config.retention,
             block_deadline: config.block_deadline,
             guests,
@@ -396,6 +425,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
             && self.engine.is_settled()
             && !self.rings.has_excess()
             && self.guests.is_quiet()
+            && self.keeping.as_ref().is_none_or(|keeping| keeping.is_quiet(self.now))
             && !self.deadline_is_due()
     }
 
@@ -406,6 +436,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
             O::take_over(self); // Replies then cover all chunks.
             self.answer_bell();
             O::on_sockets(self);
+            journal::on_disk_events(self);
         }
         if self.mailbox_pending {
             self.did.note(Duty::Commands);
@@ -434,6 +465,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
         O::settle(self);
         self.wake_readers(); // They wake up while this thread sends.
         O::flush(self);
+        journal::end_turn(self); // Nobody waits for old chunks with the new ones.
         if self.rings.has_excess() {
             self.did.note(Duty::Rings);
             memory::give_back_step(self);
@@ -482,10 +514,8 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
             self.deadline_stale = false;
             self.deadline = self.engine.next_deadline();
         }
-        match (self.deadline, self.guests.next_deadline()) {
-            (Some(own), Some(theirs)) => Some(own.min(theirs)),
-            (own, theirs) => own.or(theirs),
-        }
+        let of_disk = self.keeping.as_ref().and_then(|keeping| keeping.deadline(self.now));
+        [self.deadline, self.guests.next_deadline(), of_disk].into_iter().flatten().min()
     }
 
     #[inline]

@@ -9,7 +9,7 @@ use super::handle::{Command, ToolDone};
 use super::outlet::{GuestRun, GuestWork, Outlet, Reader, ShardEvent};
 use super::pages::{Pages, pages_of};
 use super::run::{Producer, Remote, Ring, Run, ThreadClock, ThreadHost};
-use super::{Shard, Threads, act, growth};
+use super::{Shard, Threads, act, growth, journal};
 use crate::base::planted::{Planted, planted};
 use crate::base::{Guarded, Handle, SubscriberId, guarded};
 use crate::engine::{ChunkFacts, Event, Gate, ProducerEnd};
@@ -289,6 +289,9 @@ pub(super) fn pass_on<R: Reactor + 'static, O: Outlet<R>>(
     if let Some(exit) = updates.exit {
         shard.tell(Event::Exited(handle, exit));
     }
+    if let Some(wish) = &updates.sync {
+        journal::await_sync(shard, handle, wish.clone());
+    }
     for report in &updates.reports {
         shard.counters.progress_reported += 1;
         shard.tell(Event::Progressed(handle, report.as_event()));
@@ -322,6 +325,10 @@ pub(super) fn ingest<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>
         let mut facts: SmallVec<[ChunkFacts; limits::BURST_CHUNKS_MAX as usize]> = SmallVec::new();
         run.chunk_facts(run.ingested_seq + 1..=until_seq, &mut facts);
         shard.guests.copy_out(run, until_seq, &mut shard.scratch);
+        if run.kept.is_some() {
+            journal::keep_chunks(shard, index, until_seq);
+        }
+        let run = shard.runs[index as usize].as_mut().expect("it was just there");
         shard.engine.publish(run.handle, &facts, shard.now);
         run.ingested_seq = until_seq;
         act::pump(shard);
@@ -353,6 +360,10 @@ pub(super) fn tell_of_written<R: Reactor + 'static, O: Outlet<R>>(
     let run = shard.runs[index as usize].as_mut().expect("they were written to its ring");
     let until_seq = run.ingested_seq + facts.len() as u64;
     shard.guests.copy_out(run, until_seq, &mut shard.scratch);
+    if run.kept.is_some() {
+        journal::keep_chunks(shard, index, until_seq);
+    }
+    let run = shard.runs[index as usize].as_mut().expect("they were written to its ring");
     let is_made_up = shard.engine.publish(run.handle, facts, shard.now);
     run.ingested_seq += facts.len() as u64;
     assert!(run.ingested_seq == run.head_seq());
@@ -372,6 +383,7 @@ pub(super) fn ingest_passed<R: Reactor + 'static, O: Outlet<R>>(
     let run = shard.runs[index as usize].as_mut().expect("its producer has published");
     let handle = run.handle;
     assert!(through.chunks > run.ingested_seq);
+    assert!(run.kept.is_none()); // W1: each of them would have to be kept.
     run.ingested_seq = through.chunks;
     if run.has_readers_elsewhere() && !shard.published.contains(&index) {
         shard.published.push(index);

@@ -11,10 +11,11 @@ use super::pages::Pages;
 use crate::base::planted::{Planted, planted};
 use crate::base::{ExecutionId, Guarded, Handle, Instant, SubscriberId, guarded};
 use crate::engine::{Gate, Timeouts};
+use crate::journal::KeptId;
 use crate::memory::atomic::full_fence;
 use crate::memory::{
-    ControlPage, Exchange, Flag, LeaveReason, ReaderPageView, ReaderSignals, RingReader,
-    RingWriter, WildCursor,
+    ClockAnchor, ControlPage, Exchange, Flag, LeaveReason, ReaderPageView, ReaderSignals,
+    RingReader, RingWriter, WildCursor,
 };
 use crate::reactor::{Clock, Waker};
 use crate::stream::DetachReason;
@@ -184,6 +185,12 @@ pub struct Run<X: GuestRun> {
     pub runnable: bool,
     /// True from the request to stop until the tool is quiet.
     pub stopping: bool,
+    /// Its name in the journal, if it is kept.
+    pub kept: Option<KeptId>,
+    /// True once the journal was told its end.
+    pub is_end_recorded: bool,
+    /// The clocks by which the times of its chunks are told; the shard's own if `None`.
+    pub anchor: Option<ClockAnchor>,
 }
 
 impl Ring {
@@ -210,6 +217,41 @@ impl Ring {
 }
 
 impl<X: GuestRun> Run<X> {
+    /// Creates the run of an execution that has no ring yet, and is no tool's.
+    pub fn new(id: ExecutionId, producer: Producer, guest: X) -> Run<X> {
+        Run {
+            handle: id.slot,
+            id,
+            tool: None,
+            names: Names::new(id, None),
+            timeouts: Timeouts::NONE,
+            opened_at: Instant::ZERO,
+            has_panicked: false,
+            trace: TraceContext::default(),
+            ring_bytes: 0,
+            chunk_bytes: 0,
+            grows: false,
+            keeps_history: false,
+            chunk_bytes_max: 0,
+            producer,
+            guest,
+            ring: Ring::None,
+            pages: None,
+            has_verdict: false,
+            gate: Gate::OPEN,
+            ingested_seq: 0,
+            chunks_expected: None,
+            error: None,
+            remotes: Vec::new(),
+            blocked: false,
+            runnable: false,
+            stopping: false,
+            kept: None,
+            is_end_recorded: false,
+            anchor: None,
+        }
+    }
+
     /// The newest chunk in the ring, whether the engine was told of it or not.
     #[inline]
     pub fn head_seq(&self) -> u64 {

@@ -6,9 +6,12 @@ use super::handle::Mailbox;
 use super::outlet::Outlet;
 use super::panics::Callback;
 use super::run::Run;
-use super::{ExecuteError, PublishError, Shard, act, feed, memory, pages, panics, produce};
+use super::{
+    ExecuteError, JournalStatus, PublishError, Recall, Shard, act, feed, journal, memory, pages,
+    panics, produce,
+};
 use crate::base::{ExecutionId, Handle, Panicked};
-use crate::engine::{ChunkFacts, RingFacts};
+use crate::engine::{ChunkFacts, NotFound, RingFacts};
 use crate::memory::ControlPage;
 use crate::reactor::Reactor;
 use crate::stream::{Kind, Totals};
@@ -24,6 +27,43 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
     /// Returns the execution that an action names. The engine names none that it has released.
     pub(crate) fn run_mut(&mut self, execution: Handle) -> &mut Run<O::Run> {
         act::run_mut(self, execution)
+    }
+
+    /// The id in the engine of an execution. It is another one if the execution was brought back
+    /// from the disk.
+    #[inline]
+    pub(crate) fn place_of(&self, id: ExecutionId) -> ExecutionId {
+        self.keeping.as_ref().and_then(|keeping| keeping.find(id)).unwrap_or(id)
+    }
+
+    /// The last chunk that is kept as the execution's [`Durability`] promises: 0 before the first.
+    /// `None` if the execution is unknown, or nothing of it is kept.
+    ///
+    /// [`Durability`]: crate::stream::Durability
+    pub fn durable_seq(&self, id: ExecutionId) -> Option<u64> {
+        let place = self.place_of(id);
+        let run = self.runs.get(place.slot.index as usize)?.as_ref();
+        let kept = run.filter(|run| run.id == id)?.kept?;
+        self.keeping.as_ref()?.durable_seq(kept)
+    }
+
+    /// Brings back an execution that only the journal remembers, for example one from before a
+    /// restart. That takes some turns: call it until it returns [`Recall::Here`].
+    ///
+    /// # Errors
+    /// [`NotFound`] if nothing of it is kept.
+    pub fn recall(&mut self, id: ExecutionId) -> Result<Recall, NotFound> {
+        journal::recall(self, id)
+    }
+
+    /// The state of the journal; `None` without one.
+    pub fn journal(&self) -> Option<JournalStatus> {
+        self.keeping.as_ref().map(|keeping| keeping.status())
+    }
+
+    /// The ids of all executions that the journal keeps, also of those from before a restart.
+    pub fn kept_executions(&self) -> Vec<ExecutionId> {
+        self.keeping.as_ref().map_or_else(Vec::new, |keeping| keeping.executions())
     }
 
     /// Tells a page that other processes begin to use what other pages of the execution know.

@@ -67,7 +67,10 @@ impl Stage {
                 let fits = need.chunk_bytes > allowed && shortage.chunk_bytes_max == allowed;
                 ("memory short", fits && shortage.chunk_bytes == need.chunk_bytes)
             }
-            ExecuteError::Start(_) | ExecuteError::NoRandomness => ("invalid", false),
+            ExecuteError::Start(_)
+            | ExecuteError::NoRandomness
+            | ExecuteError::NoJournal { .. }
+            | ExecuteError::NotKept(_) => ("invalid", false),
         };
         scene.say(|| format!("open refused: {error}"));
         scene.coverage.count(&format!("open refused: {name}"));

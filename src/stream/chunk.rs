@@ -223,6 +223,14 @@ impl Add for Totals {
     }
 }
 
+impl Totals {
+    /// Returns `self - other`; `None` if either number of `other` is larger.
+    pub fn checked_sub(self, other: Totals) -> Option<Totals> {
+        let chunks = self.chunks.checked_sub(other.chunks)?;
+        Some(Totals { chunks, bytes: self.bytes.checked_sub(other.bytes)? })
+    }
+}
+
 impl Sub for Totals {
     type Output = Totals;
     #[inline]
@@ -262,6 +270,15 @@ impl KindTotals {
             .into_iter()
             .filter(|&kind| kinds.contains(kind))
             .fold(Totals::ZERO, |sum, kind| sum + self.0[kind as usize])
+    }
+
+    /// Returns `self - other`; `None` if any number of `other` is larger.
+    pub fn checked_sub(&self, other: &KindTotals) -> Option<KindTotals> {
+        let mut rest = *self;
+        for (rest, other) in rest.0.iter_mut().zip(other.0) {
+            *rest = rest.checked_sub(other)?;
+        }
+        Some(rest)
     }
 
     /// The sums, indexed by the number of the kind.

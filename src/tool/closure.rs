@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
 use crate::base::Instant;
@@ -16,7 +17,7 @@ use crate::limits;
 use crate::memory::atomic::full_fence;
 use crate::memory::{CHUNK_MORE, ChunkHeader, ControlView, Exchange, RingWriter, WriteError};
 use crate::stream::{Exit, Kind};
-use crate::tool::step::{Report, ToolUpdate};
+use crate::tool::step::{Report, SyncError, SyncWish, ToolUpdate};
 use crate::trace::TraceContext;
 
 /// The services that a tool's thread needs from its shard.
@@ -258,6 +259,31 @@ impl Output {
                 Err(SendError::TooLarge { chunk_bytes_max: length_max })
             }
         }
+    }
+
+    /// Waits until everything that was sent is on the disk of the journal, synced, whatever the
+    /// durability of the execution is. Chunks are given to subscribers meanwhile.
+    ///
+    /// ```no_run
+    /// # use streamdoor::{Output, ToolError};
+    /// fn pay(out: &mut Output) -> Result<(), ToolError> {
+    ///     out.send(b"the money is sent\n")?;
+    ///     out.sync()?; // No power cut makes anybody forget it.
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// [`SyncError`].
+    pub fn sync(&mut self) -> Result<(), SyncError> {
+        if self.is_stopped() {
+            return Err(SyncError::Stopped);
+        }
+        let (answer, answered) = sync_channel(1);
+        let seq = self.writer.head_seq();
+        let sync = Some(SyncWish { seq, answer });
+        self.host.update(ToolUpdate { sync, ..Default::default() });
+        answered.recv().unwrap_or(Err(SyncError::Stopped))
     }
 
     /// States the number of chunks that the tool expects to publish.

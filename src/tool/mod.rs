@@ -66,7 +66,7 @@ pub use remote::{Gather, RemoteCall, VirtualTool};
 #[cfg(feature = "tools")]
 pub use run_command::CommandPolicy;
 pub use spec::{Need, SubscribeDefaults, TaskSupport, ToolSpec};
-pub use step::{Context, EmitError, Report, Step, Tool, ToolUpdate};
+pub use step::{Context, EmitError, Report, Step, SyncError, SyncWish, Tool, ToolUpdate};
 pub(crate) use threads::panic_error;
 pub use threads::{Done, Job, ThreadPool};
 
@@ -114,6 +114,15 @@ impl std::error::Error for ToolError {}
 impl From<Stopped> for ToolError {
     fn from(_: Stopped) -> ToolError {
         ToolError::Stopped
+    }
+}
+
+impl From<SyncError> for ToolError {
+    fn from(error: SyncError) -> ToolError {
+        match error {
+            SyncError::Stopped => ToolError::Stopped,
+            SyncError::NotKept => ToolError::Failed(error.to_string()),
+        }
     }
 }
 

@@ -1,5 +1,8 @@
 //! Tools as state machines: they run in steps on the shard's thread, and never block.
 
+use std::fmt;
+use std::sync::mpsc::SyncSender;
+
 use serde_json::Value;
 use smallvec::SmallVec;
 
@@ -70,7 +73,39 @@ pub struct ToolUpdate {
     pub reports: SmallVec<[Report; 1]>,
     /// The exit of the process that the tool ran.
     pub exit: Option<Exit>,
+    /// A call of [`Output::sync`](super::Output::sync) that waits.
+    pub sync: Option<SyncWish>,
 }
+
+/// A wait for the disk.
+#[derive(Clone, Debug)]
+pub struct SyncWish {
+    /// The last chunk that has to be on disk.
+    pub seq: u64,
+    /// The place for the answer. It is dropped without one if the execution is stopped.
+    pub answer: SyncSender<Result<(), SyncError>>,
+}
+
+/// The reason why [`Output::sync`](super::Output::sync) failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SyncError {
+    /// Return: the execution was stopped.
+    Stopped,
+    /// Give up, or go on without the disk: the execution is not kept, or the disk has not taken
+    /// all of its chunks.
+    NotKept,
+}
+
+impl fmt::Display for SyncError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            SyncError::Stopped => "the execution was stopped",
+            SyncError::NotKept => "the journal does not keep all chunks of the execution",
+        })
+    }
+}
+
+impl std::error::Error for SyncError {}
 
 impl ToolUpdate {
     /// Adds a report. One without message and context replaces another such. If there are more than
@@ -91,6 +126,7 @@ impl ToolUpdate {
     pub(crate) fn append(&mut self, later: ToolUpdate) {
         self.chunks_expected = later.chunks_expected.or(self.chunks_expected);
         self.exit = later.exit.or(self.exit);
+        self.sync = later.sync.or(self.sync.take());
         later.reports.into_iter().for_each(|report| self.push(report));
     }
 }

@@ -50,6 +50,8 @@ duties! {
     Remotes = "remotes",
     /// Connections were written to.
     Sends = "sends",
+    /// The disk of the journal was looked after: blocks were closed, old chunks were given.
+    Disk = "disk",
 }
 
 const COUNT: usize = Duty::ALL.len();

@@ -146,6 +146,7 @@ pub(in crate::server) fn options_of(
         timeouts,
         progress,
         grows: false,
+        durability: None,
         owner,
     };
     (options, policy)
@@ -167,6 +168,9 @@ pub(in crate::server) fn refusal(error: ExecuteError) -> ApiError {
         ExecuteError::MemoryShort(_) => {
             ApiError::new(Status::SERVICE_UNAVAILABLE, "memory_short", text)
                 .retry_after(limits::BUSY_RETRY_AFTER)
+        }
+        ExecuteError::NoJournal { .. } | ExecuteError::NotKept(_) => {
+            unreachable!("a server has no journal, and asks for none")
         }
     }
 }

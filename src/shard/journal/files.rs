@@ -7,15 +7,18 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 
 use slab::Slab;
+use smallvec::{SmallVec, smallvec};
 
 use crate::base::PageBuffer;
 use crate::journal::format::{Lsn, SegmentHeader};
 use crate::journal::{Wish, WishToken};
-use crate::limits::{DISK_FILES_MAX, JOURNAL_PAGE_BYTES};
+use crate::limits::{
+    DISK_FILES_MAX, DISK_OPERATIONS_MAX, JOURNAL_PAGE_BYTES, JOURNAL_SEGMENT_BYTES,
+};
 use crate::reactor::{DiskAnswer, DiskDone, DiskRequest, DiskWork, FileId, FileName, Reactor};
 
 /// The files of a journal, and the operations on them that are under way.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct JournalFiles {
     files: BTreeMap<u64, Segment>,
     steps: Slab<Step>,
@@ -78,6 +81,9 @@ pub enum Completed {
     },
 }
 
+/// The results of one completion: hardly ever more than one.
+pub type Finished = SmallVec<[Completed; 1]>;
+
 /// The name of a segment's file.
 pub fn segment_name(segment_number: u64) -> FileName {
     FileName::new(&format!("{segment_number:012}{SEGMENT_ENDING}")).expect("digits and a dot")
@@ -92,7 +98,8 @@ pub fn prepared_name(segment_number: u64) -> FileName {
 pub fn segment_of(name: &FileName) -> Option<u64> {
     let digits = name.as_str().strip_suffix(SEGMENT_ENDING)?;
     let is_plain = digits.len() == 12 && digits.bytes().all(|byte| byte.is_ascii_digit());
-    is_plain.then(|| digits.parse().ok()).flatten()
+    let number = is_plain.then(|| digits.parse().ok()).flatten();
+    number.filter(|number| *number < SEGMENT_NUMBERS) // Others have no places.
 }
 
 /// True if a file with this name is the rest of a segment that was never finished.
@@ -100,10 +107,24 @@ pub fn is_unfinished(name: &FileName) -> bool {
     name.as_str().ends_with(PREPARED_ENDING)
 }
 
+/// Number of segments that have a place in the numbers of 64 bits.
+const SEGMENT_NUMBERS: u64 = u64::MAX / JOURNAL_SEGMENT_BYTES as u64;
 const SEGMENT_ENDING: &str = ".seg";
 const PREPARED_ENDING: &str = ".prep";
 /// Number of files that stay open for later reads.
 const OPEN_FILES_MAX: usize = DISK_FILES_MAX as usize / 4;
+
+impl Default for JournalFiles {
+    /// No files. There is memory for all operations that may be under way.
+    fn default() -> JournalFiles {
+        let operations = DISK_OPERATIONS_MAX as usize;
+        JournalFiles {
+            files: BTreeMap::new(),
+            steps: Slab::with_capacity(operations),
+            refused: VecDeque::with_capacity(operations),
+        }
+    }
+}
 
 impl JournalFiles {
     /// Takes a segment whose file is open.
@@ -165,22 +186,22 @@ impl JournalFiles {
     }
 
     /// Takes a completion of the reactor's disk. Returns what is finished by it.
-    pub fn on_done(&mut self, done: DiskDone, reactor: &mut impl Reactor) -> Vec<Completed> {
+    pub fn on_done(&mut self, done: DiskDone, reactor: &mut impl Reactor) -> Finished {
         let DiskDone { token, result, buffer } = done;
         let step = self.steps.remove(token as usize);
         let kind = result.as_ref().err().map(io::Error::kind);
         let outcome = kind.map_or(Ok(()), Err);
         let wish = |token, synced, buffer| {
-            vec![Completed::Wish { token, result: outcome, buffer, synced }]
+            smallvec![Completed::Wish { token, result: outcome, buffer, synced }]
         };
         let completed = match step {
             Step::Write { token, sync } => wish(token, sync, buffer),
             Step::Sync => wish(WishToken::Sync, true, None),
             Step::Remove => wish(WishToken::Remove, true, None),
-            Step::Close => Vec::new(),
+            Step::Close => Finished::new(),
             Step::Read { name, segment_number } => {
                 self.end_read(segment_number);
-                vec![Completed::Read { name, result: bytes_of(result), buffer }]
+                smallvec![Completed::Read { name, result: bytes_of(result), buffer }]
             }
             Step::Open { segment_number } => self.opened(segment_number, result, reactor),
             Step::Create { .. } | Step::Header { .. } | Step::Rename { .. } => {
@@ -238,7 +259,7 @@ impl JournalFiles {
         segment_number: u64,
         result: Result<DiskAnswer, io::Error>,
         reactor: &mut impl Reactor,
-    ) -> Vec<Completed> {
+    ) -> Finished {
         let Some(Segment::Opening { reads }) = self.files.remove(&segment_number) else {
             panic!("segment {segment_number} was being opened");
         };
@@ -247,7 +268,7 @@ impl JournalFiles {
                 let read_count = reads.len() as u32;
                 self.files.insert(segment_number, Segment::Open { file, read_count });
                 reads.into_iter().for_each(|read| self.begin_read(read, file, reactor));
-                Vec::new()
+                Finished::new()
             }
             Ok(other) => panic!("a file was opened, and the answer is {other:?}"),
             Err(error) => {
@@ -266,7 +287,7 @@ impl JournalFiles {
         step: Step,
         result: Result<DiskAnswer, io::Error>,
         reactor: &mut impl Reactor,
-    ) -> Vec<Completed> {
+    ) -> Finished {
         let answer = match result {
             Ok(answer) => answer,
             Err(error) => return self.not_prepared(step, &error, reactor),
@@ -278,18 +299,18 @@ impl JournalFiles {
                 let bytes = JOURNAL_PAGE_BYTES;
                 let work = DiskWork::Write { file, offset: 0, buffer, bytes, sync: true };
                 self.submit(Step::Header { header, file }, work, reactor);
-                Vec::new()
+                Finished::new()
             }
             (Step::Header { header, file }, DiskAnswer::Done) => {
                 let from = prepared_name(header.segment_number);
                 let to = segment_name(header.segment_number);
                 self.submit(Step::Rename { header, file }, DiskWork::Rename { from, to }, reactor);
-                Vec::new()
+                Finished::new()
             }
             (Step::Rename { header, file }, DiskAnswer::Done) => {
                 self.add(header.segment_number, file);
                 let (token, result) = (WishToken::Prepare, Ok(()));
-                vec![Completed::Wish { token, result, buffer: None, synced: true }]
+                smallvec![Completed::Wish { token, result, buffer: None, synced: true }]
             }
             (step, answer) => panic!("the answer to {step:?} is {answer:?}"),
         }
@@ -302,14 +323,14 @@ impl JournalFiles {
         step: Step,
         error: &io::Error,
         reactor: &mut impl Reactor,
-    ) -> Vec<Completed> {
+    ) -> Finished {
         if let Step::Header { file, ref header } | Step::Rename { file, ref header } = step {
             self.submit(Step::Close, DiskWork::Close { file }, reactor);
             let name = prepared_name(header.segment_number);
             self.submit(Step::Close, DiskWork::Remove { name }, reactor);
         }
         let (token, result) = (WishToken::Prepare, Err(error.kind()));
-        vec![Completed::Wish { token, result, buffer: None, synced: false }]
+        smallvec![Completed::Wish { token, result, buffer: None, synced: false }]
     }
 
     fn close(&mut self, segment_number: u64, reactor: &mut impl Reactor) {

@@ -2,12 +2,30 @@
 //!
 //! [`crate::journal`] decides what is written where, and the reactor does it. This module is the
 //! way between the two: `files.rs` turns wishes into operations on files, `open.rs` opens a journal
-//! while nothing else runs.
+//! while nothing else runs. `keeping.rs` is the shard's side: what is kept, and when. `fetch.rs`
+//! gives old chunks, `recall.rs` brings old executions back, and `details.rs` is what their records
+//! say.
 
+mod config;
+mod details;
+mod fetch;
 mod files;
+mod keeping;
+#[cfg(all(test, not(loom)))]
+mod keeping_tests;
 mod open;
+mod recall;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
+pub use config::JournalConfig;
+pub(crate) use fetch::begin as fetch;
 pub use files::{Completed, JournalFiles};
+pub use keeping::JournalStatus;
+pub(crate) use keeping::{
+    Claimed, Keeping, await_sync, claim, end_turn, keep_chunks, keep_end, on_disk_events,
+    record_end, shut_down,
+};
 pub use open::{OpenJournalError, open_journal};
+pub use recall::Recall;
+pub(crate) use recall::recall;

@@ -74,6 +74,8 @@ struct World {
     runs: Vec<Run>,
     subs: Vec<Sub>,
     questions: Vec<Question>,
+    /// Executions whose end the disk has not kept yet.
+    ends: Vec<Handle>,
 }
 
 /// Checks a run of events.
@@ -88,13 +90,14 @@ pub fn check(data: &[u8]) {
         ..Default::default()
     };
     let engine = Engine::new(limits, now);
-    let mut world =
-        World { engine, now, free_rings: RINGS, runs: vec![], subs: vec![], questions: vec![] };
+    let (runs, subs, questions, ends) = (vec![], vec![], vec![], vec![]);
+    let mut world = World { engine, now, free_rings: RINGS, runs, subs, questions, ends };
     for _ in 0..STEPS_MAX {
         if draw.is_empty() {
             break;
         }
         world.step(&mut draw);
+        world.keep_end(&mut draw);
     }
     world.handle(Event::Shutdown, &mut draw);
     for sub in &world.subs {
@@ -155,6 +158,19 @@ impl World {
         sub.expect("it tells subscribers that were there")
     }
 
+    /// The disk keeps an end now and then, or fails.
+    fn keep_end(&mut self, draw: &mut Draw<'_>) {
+        if self.ends.is_empty() || draw.flag() {
+            return;
+        }
+        let execution = self.ends.swap_remove(0);
+        let event = match draw.below(4) {
+            0 => Event::NotKept(execution, "the disk has failed"),
+            _ => Event::EndKept(execution),
+        };
+        self.handle(event, draw);
+    }
+
     /// Executes an action as a shard does.
     fn carry_out(&mut self, action: Action, draw: &mut Draw<'_>) {
         match action {
@@ -185,15 +201,13 @@ impl World {
                 self.deliver(execution, from_seq, until_seq, draw);
             }
             Action::Fetch { subscriber, execution, from_seq, until_seq, chunks_max } => {
-                let head_seq = self.run(execution).head_seq;
-                let sub = self.sub(subscriber);
-                assert!(!sub.is_over && !sub.is_fetching, "two questions at once");
-                assert!(from_seq >= sub.next_seq && from_seq < until_seq && chunks_max > 0);
-                assert!(until_seq <= head_seq + 1);
-                assert!(!sub.is_all || from_seq == sub.next_seq, "a hole before {from_seq}");
-                (sub.is_fetching, sub.next_seq) = (true, from_seq);
-                let question = Question { subscriber, execution, from_seq, until_seq, chunks_max };
-                self.questions.push(question);
+                self.ask_disk(Question { subscriber, execution, from_seq, until_seq, chunks_max });
+            }
+            Action::KeepEnd(execution, verdict) => {
+                let run = self.run(execution);
+                assert_eq!(verdict.head_seq, run.head_seq);
+                assert_eq!(run.producer, Producer::Gone);
+                self.ends.push(execution);
             }
             Action::Gap(subscriber, execution, gap) => {
                 let head_seq = self.run(execution).head_seq;
@@ -226,6 +240,19 @@ impl World {
                 assert_eq!(verdict.totals.of(Kinds::ALL).bytes, run.total_bytes);
             }
         }
+    }
+
+    /// Takes a question to the disk, to be answered later.
+    fn ask_disk(&mut self, question: Question) {
+        let Question { subscriber, execution, from_seq, until_seq, chunks_max } = question;
+        let head_seq = self.run(execution).head_seq;
+        let sub = self.sub(subscriber);
+        assert!(!sub.is_over && !sub.is_fetching, "two questions at once");
+        assert!(from_seq >= sub.next_seq && from_seq < until_seq && chunks_max > 0);
+        assert!(until_seq <= head_seq + 1);
+        assert!(!sub.is_all || from_seq == sub.next_seq, "a hole before {from_seq}");
+        (sub.is_fetching, sub.next_seq) = (true, from_seq);
+        self.questions.push(question);
     }
 
     fn lease(&mut self, execution: Handle, draw: &mut Draw<'_>) {

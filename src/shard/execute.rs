@@ -1,0 +1,210 @@
+//! Begins executions: the options, the refusals, and what the shard keeps of each.
+
+use std::fmt;
+
+use super::Shard;
+use super::act;
+use super::events::Names;
+use super::memory::Shortage;
+use super::outlet::Outlet;
+use super::run::{Producer, Run};
+use crate::base::{ExecutionId, Handle, Principal};
+use crate::engine::{Event, Hold, OpenError, OpenSpec, ProgressSource, Reply, Timeouts};
+use crate::journal::Refused;
+use crate::reactor::Reactor;
+use crate::stream::Durability;
+use crate::tool::{Prepared, StartError, Work};
+
+/// The options of an execution. Their defaults are those of `limits.rs`.
+///
+/// ```
+/// use std::time::Duration;
+/// use streamdoor::ExecuteOptions;
+/// use streamdoor::options::Timeouts;
+///
+/// let timeouts = Timeouts { total: Some(Duration::from_secs(60)), ..Default::default() };
+/// let options = ExecuteOptions { timeouts: Some(timeouts), ..Default::default() };
+/// assert!(options.retention.is_none());
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ExecuteOptions {
+    /// The condition on which the tool starts.
+    pub start: crate::engine::Start,
+    /// The behaviour of the ring before the first subscriber comes. An execution that is kept on
+    /// disk holds the newest chunks, and the first subscriber finds the others on the disk.
+    pub hold: crate::engine::Hold,
+    /// Time for which the execution can be read after its end; the shard's own if `None`.
+    pub retention: Option<std::time::Duration>,
+    /// Time for which a `block` subscriber may hold the producer back; the shard's own if `None`.
+    pub block_deadline: Option<std::time::Duration>,
+    /// The consequence when `block_deadline` passes.
+    pub on_stall: crate::engine::OnStall,
+    /// The time limits of the tool; those that the tool itself declares if `None`.
+    pub timeouts: Option<Timeouts>,
+    /// The source of the execution's progress; the one that the tool itself declares if `None`.
+    pub progress: Option<ProgressSource>,
+    /// True if the ring starts small, and grows up to the size that the tool needs. That takes less
+    /// memory for many short results. While many rings are in use, a ring grows only where its
+    /// producer finds no room. Subscribers that come late then find fewer old chunks. Tools on
+    /// threads of their own get the whole ring.
+    pub grows: bool,
+    /// The promise for the chunks of the execution; the one of the shard's journal if `None`.
+    /// Without a journal nothing is kept.
+    pub durability: Option<Durability>,
+    /// The owner of the execution. Over the network nobody else finds it.
+    pub owner: Principal,
+}
+
+/// The reason why an execution was not started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ExecuteError {
+    /// Fix the call: the tool does not exist, or its arguments are wrong.
+    Start(StartError),
+    /// Wait, or give up: the shard has no place for the execution.
+    Open(OpenError),
+    /// Give up: the operating system has no randomness for its id.
+    NoRandomness,
+    /// Fix the call: no ring takes chunks that long.
+    ChunkTooLarge {
+        /// The chunk length that the tool declares, in bytes.
+        chunk_bytes: u32,
+        /// The maximum, in bytes.
+        chunk_bytes_max: u32,
+    },
+    /// Wait until more memory is free, or ask for less: rings that take such chunks are not allowed
+    /// now.
+    MemoryShort(Shortage),
+    /// Fix the call: the shard has no journal that could keep the chunks.
+    NoJournal {
+        /// The promise that was asked for.
+        durability: Durability,
+    },
+    /// Wait, or ask for `none`: the journal keeps no more executions now.
+    NotKept(Refused),
+}
+
+/// Opens an execution, with the state that the guests keep with it.
+pub(super) fn open<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &mut Shard<R, O>,
+    prepared: Prepared,
+    options: ExecuteOptions,
+    guest: O::Run,
+) -> Result<ExecutionId, ExecuteError> {
+    let Prepared { tool, work, need, timeouts, progress, trace } = prepared;
+    // A tool on another thread writes into one window for as long as it runs.
+    let is_fixed = matches!(*work, Work::Thread(_)) || shard.guests.has_fixed_rings();
+    let grows = options.grows && !is_fixed;
+    let durability = durability_of(shard, &options)?;
+    let ring = shard.expected_ring(need.ring_bytes, need.chunk_bytes)?;
+    let mut spec = OpenSpec::new(ring);
+    spec.start = options.start;
+    spec.retention = options.retention.unwrap_or(shard.retention);
+    spec.block_deadline = options.block_deadline.unwrap_or(shard.block_deadline);
+    spec.on_stall = options.on_stall;
+    spec.timeouts = options.timeouts.unwrap_or(timeouts);
+    spec.progress = options.progress.unwrap_or(progress);
+    spec.bytes_expected = need.estimated_bytes;
+    spec.kept = durability != Durability::None;
+    // What is on disk need not be held in the ring for the first reader.
+    spec.hold = if spec.kept { Hold::Newest } else { options.hold };
+    spec.secret = shard.secrets.draw().map_err(|_| ExecuteError::NoRandomness)?;
+    let Reply::Opened(result) = shard.ask(Event::Open(spec)) else {
+        unreachable!("the reply fits the request");
+    };
+    let id = result.map_err(ExecuteError::Open)?;
+    release_before(shard, id.slot);
+    let run = Run {
+        handle: id.slot,
+        id,
+        names: Names::new(id, shard.engine.token(id)).of_tool(tool.as_deref()),
+        tool,
+        timeouts: spec.timeouts,
+        opened_at: shard.now,
+        trace,
+        ring_bytes: need.ring_bytes,
+        chunk_bytes: need.chunk_bytes,
+        grows,
+        keeps_history: grows,
+        ..Run::new(id, Producer::Waiting(work), guest)
+    };
+    shard.runs[id.slot.index as usize] = Some(run);
+    let kept = keep(shard, id, durability);
+    shard.pump();
+    kept.map(|()| id)
+}
+
+/// The promise for the chunks of an execution with these options.
+fn durability_of<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &Shard<R, O>,
+    options: &ExecuteOptions,
+) -> Result<Durability, ExecuteError> {
+    match (&shard.keeping, options.durability) {
+        (Some(keeping), durability) => Ok(keeping.durability(durability)),
+        (None, None | Some(Durability::None)) => Ok(Durability::None),
+        (None, Some(durability)) => Err(ExecuteError::NoJournal { durability }),
+    }
+}
+
+/// Begins to keep an execution. If the journal refuses that, the execution ends at once.
+fn keep<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &mut Shard<R, O>,
+    id: ExecutionId,
+    durability: Durability,
+) -> Result<(), ExecuteError> {
+    if durability == Durability::None {
+        return Ok(());
+    }
+    let run = act::run_in(&mut shard.runs, id.slot);
+    let keeping = shard.keeping.as_deref_mut().expect("it was asked for the durability");
+    let tool = run.tool.as_ref().map(|tool| tool.name.as_str());
+    match keeping.begin(id, durability, tool, shard.now) {
+        Ok(kept) => {
+            run.kept = Some(kept);
+            Ok(())
+        }
+        Err(refused) => {
+            shard.ask(Event::Cancel(id));
+            Err(ExecuteError::NotKept(refused))
+        }
+    }
+}
+
+/// Carries out actions about the former execution of a slot, up to its release. The engine may have
+/// freed the slot by forgetting that execution, whose ring is still to be released. The actions are
+/// carried out in order, and the old run keeps the slot until then.
+pub(super) fn release_before<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &mut Shard<R, O>,
+    slot: Handle,
+) {
+    while let Some(run) = &shard.runs[slot.index as usize] {
+        assert!(run.handle.generation < slot.generation);
+        let action = shard.engine.next_queued_action().expect("a forgotten execution is released");
+        act::carry_out(shard, action);
+    }
+}
+
+impl fmt::Display for ExecuteError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ExecuteError::Start(error) => error.fmt(out),
+            ExecuteError::Open(error) => error.fmt(out),
+            ExecuteError::NoRandomness => {
+                out.write_str("the operating system returned no random bytes")
+            }
+            ExecuteError::ChunkTooLarge { chunk_bytes, chunk_bytes_max } => {
+                write!(
+                    out,
+                    "chunks of {chunk_bytes} bytes are too long; a ring takes at most \
+                     {chunk_bytes_max}"
+                )
+            }
+            ExecuteError::MemoryShort(shortage) => shortage.fmt(out),
+            ExecuteError::NoJournal { durability } => {
+                write!(out, "durability {durability} needs a journal, and this shard has none")
+            }
+            ExecuteError::NotKept(refused) => refused.fmt(out),
+        }
+    }
+}
+
+impl std::error::Error for ExecuteError {}

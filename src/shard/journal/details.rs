@@ -1,0 +1,139 @@
+//! The descriptions of executions in a journal, as JSON: what a record of a beginning or of an end
+//! holds besides its fixed fields.
+//!
+//! Fields that are unknown are ignored, and fields that are absent have their defaults. An older or
+//! a newer version can therefore read a record.
+
+use serde_json::{Value, json};
+
+use crate::engine::Verdict;
+use crate::limits;
+use crate::memory::ClockAnchor;
+use crate::stream::{Exit, KindTotals, Outcome};
+
+/// The reason in the error text of an execution that a restart has ended.
+pub const RESTARTED: &str = "restarted: its process ended before it did";
+
+/// The description of a beginning.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenedDetails {
+    /// The name of its tool, if it runs a registered one.
+    pub tool: Option<Box<str>>,
+    /// The clocks by which the times of its chunks are told.
+    pub anchor: ClockAnchor,
+}
+
+/// The description of an end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndedDetails {
+    /// The way in which it ended.
+    pub outcome: Outcome,
+    /// The error text, if it failed.
+    pub error: Option<Box<str>>,
+    /// The exit status of the process that the tool ran, if it ran one.
+    pub exit: Option<Exit>,
+}
+
+impl OpenedDetails {
+    /// Returns the bytes of the description.
+    pub fn encode(&self) -> Vec<u8> {
+        let ClockAnchor { wall_us, mono_ns } = self.anchor;
+        json!({"tool": self.tool, "wall_us": wall_us, "mono_ns": mono_ns}).to_string().into_bytes()
+    }
+
+    /// Reads a description. A damaged one is empty.
+    pub fn decode(bytes: &[u8]) -> OpenedDetails {
+        let value: Value = serde_json::from_slice(bytes).unwrap_or_default();
+        let number = |name: &str| value[name].as_u64().unwrap_or(0);
+        OpenedDetails {
+            tool: value["tool"].as_str().map(Box::from),
+            anchor: ClockAnchor { wall_us: number("wall_us"), mono_ns: number("mono_ns") },
+        }
+    }
+}
+
+impl EndedDetails {
+    /// The end of an execution that was running when its process ended.
+    pub fn restarted() -> EndedDetails {
+        EndedDetails { outcome: Outcome::Failed, error: Some(RESTARTED.into()), exit: None }
+    }
+
+    /// The end that the engine has decided.
+    pub fn of(verdict: &Verdict) -> EndedDetails {
+        let Verdict { outcome, ref error, exit, .. } = *verdict;
+        EndedDetails { outcome, error: error.clone(), exit }
+    }
+
+    /// Returns the bytes of the description.
+    pub fn encode(&self) -> Vec<u8> {
+        let (code, signal) = match self.exit {
+            Some(Exit::Code(code)) => (Some(code), None),
+            Some(Exit::Signal(signal)) => (None, Some(signal)),
+            None => (None, None),
+        };
+        let outcome = self.outcome.name();
+        json!({"outcome": outcome, "error": self.error, "exit_code": code, "exit_signal": signal})
+            .to_string()
+            .into_bytes()
+    }
+
+    /// Reads a description. A damaged one is a failure that says so.
+    pub fn decode(bytes: &[u8]) -> EndedDetails {
+        let value: Value = serde_json::from_slice(bytes).unwrap_or_default();
+        let number =
+            |name: &str| value[name].as_i64().and_then(|number| i32::try_from(number).ok());
+        let code = number("exit_code").map(Exit::Code);
+        let exit = code.or_else(|| number("exit_signal").map(Exit::Signal));
+        let name = value["outcome"].as_str();
+        let Some(outcome) = Outcome::ALL.into_iter().find(|each| Some(each.name()) == name) else {
+            let error = Some("the record of its end is damaged".into());
+            return EndedDetails { outcome: Outcome::Failed, error, exit };
+        };
+        EndedDetails { outcome, error: value["error"].as_str().map(shortened), exit }
+    }
+
+    /// Returns the end as the engine knows it, behind these chunks.
+    pub fn verdict(self, totals: KindTotals) -> Verdict {
+        let head_seq = totals.of(crate::stream::Kinds::ALL).chunks;
+        let EndedDetails { outcome, error, exit } = self;
+        Verdict { outcome, head_seq, totals, error, exit }
+    }
+}
+
+/// The text within the limit of the engine, because a file may hold anything.
+fn shortened(text: &str) -> Box<str> {
+    text[..text.floor_char_boundary(limits::ERROR_TEXT_BYTES_MAX)].into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_encoded_is_read_again() {
+        let anchor = ClockAnchor { wall_us: 1 << 51, mono_ns: u64::MAX };
+        for tool in [None, Some("a \"tool\"".into())] {
+            let opened = OpenedDetails { tool, anchor };
+            assert_eq!(OpenedDetails::decode(&opened.encode()), opened);
+        }
+        for outcome in Outcome::ALL {
+            for exit in [None, Some(Exit::Code(3)), Some(Exit::Signal(9))] {
+                let ended = EndedDetails { outcome, error: Some("no \u{1F622}".into()), exit };
+                assert_eq!(EndedDetails::decode(&ended.encode()), ended);
+            }
+        }
+    }
+
+    #[test]
+    fn a_damaged_description_says_so() {
+        for bytes in [&b""[..], b"{", b"[]", b"{\"outcome\":\"lost\"}", b"\xff\xfe"] {
+            let ended = EndedDetails::decode(bytes);
+            assert_eq!(ended.outcome, Outcome::Failed);
+            assert!(ended.error.unwrap().contains("damaged"));
+            assert_eq!(OpenedDetails::decode(bytes).tool, None);
+        }
+        let long = json!({"outcome": "failed", "error": "x".repeat(1 << 20)}).to_string();
+        let error = EndedDetails::decode(long.as_bytes()).error.unwrap();
+        assert_eq!(error.len(), limits::ERROR_TEXT_BYTES_MAX);
+    }
+}

@@ -1,0 +1,716 @@
+//! Gives subscribers the chunks that the ring no longer holds, from the disk.
+//!
+//! The engine asks for a stretch (`Action::Fetch`), and is told what has become of it
+//! (`Event::Fetched`). In between, a [`Fetching`] looks for the place of the first chunk, reads
+//! its run, and gives what is intact. One run is given in each turn, so that old chunks do not
+//! delay new ones. The runs that were given last stay in memory. A subscriber may take a few chunks
+//! at a time, and others may read the same stretch.
+//!
+//! A stretch that cannot be given is a gap with exact counts: the totals before it and behind it
+//! are read from the neighbouring runs. If these are damaged too, or begin within the stretch, the
+//! counts are an upper bound of the chunks, and no bytes.
+
+use std::collections::VecDeque;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use smallvec::SmallVec;
+
+use super::keeping::Keeping;
+use super::recall::{self, RECORD_BIT};
+use crate::base::planted::{Planted, planted};
+use crate::base::{Handle, PageBuffer, SubscriberId};
+use crate::engine::{Event, Fetched};
+use crate::journal::block::Run;
+use crate::journal::format::{ChunkEntry, Lsn};
+use crate::journal::index::RunRow;
+use crate::journal::{Found, KeptId, Place, Search};
+use crate::limits;
+use crate::memory::{ChunkHeader, ClockAnchor, Descriptor};
+use crate::reactor::Reactor;
+use crate::shard::act::{self, end_panicked};
+use crate::shard::delivery::{Chunk, Delivery};
+use crate::shard::outlet::{Giving, Outlet};
+use crate::shard::{Call, Item, Shard};
+use crate::stream::{GapReason, KindTotals, Totals};
+
+/// One question of the engine, until it is answered.
+pub(super) struct Fetching {
+    subscriber: SubscriberId,
+    execution: Handle,
+    kept: KeptId,
+    from_seq: u64,
+    until_seq: u64,
+    chunks_max: u32,
+    goal: Goal,
+    step: Step,
+}
+
+/// The chunk that is looked for, and the reason.
+#[derive(Clone, Copy)]
+enum Goal {
+    /// The first chunk of the stretch.
+    Chunks,
+    /// The totals before the stretch, which is lost.
+    Before(Loss),
+    /// The totals behind the stretch.
+    Behind(Loss),
+}
+
+/// A stretch that cannot be given.
+#[derive(Clone, Copy)]
+struct Loss {
+    reason: GapReason,
+    until_seq: u64,
+    /// The totals of all chunks before the stretch, if they are known.
+    before: Option<KindTotals>,
+    /// A chunk behind the stretch. The totals before it are looked for.
+    behind_seq: u64,
+    /// The totals of the chunks between the stretch and that chunk.
+    between: KindTotals,
+}
+
+/// The thing that is waited for.
+#[derive(Clone, Copy)]
+enum Step {
+    /// The chunk is on its way to the disk.
+    Soon,
+    /// A page of an index.
+    Page(Search),
+    /// A run.
+    Run(Lsn, RunRow),
+}
+
+/// A read that has ended: the number of its question, the result, and the buffer.
+pub(super) type Read = (u64, Result<u32, io::ErrorKind>, Option<PageBuffer>);
+
+/// The reads that have ended in one turn.
+pub(super) type Finished = SmallVec<[Read; 4]>;
+
+/// The reads of a journal.
+pub(super) struct Reads {
+    /// Number of reads that are under way.
+    under_way: usize,
+    /// Questions that have to read, and wait for others.
+    waiting: VecDeque<(u64, Lsn, u32)>,
+    /// Questions whose chunk is on its way to the disk.
+    soon: VecDeque<u64>,
+    /// True if some of these may have arrived.
+    may_have_arrived: bool,
+    /// Runs that were read and not given yet.
+    ready: VecDeque<Ready>,
+    /// The runs that were given last, the newest at the end. No page is written twice, so each
+    /// stays what it is.
+    recent: VecDeque<(Lsn, PageBuffer)>,
+    /// Buffers for the next runs.
+    spare: Vec<PageBuffer>,
+    /// The places that subscribers have reached on the disk, by the index of a subscriber.
+    reached: Vec<Option<Box<Reached>>>,
+}
+
+/// The place that a subscriber has reached, and the totals of all chunks before it. If the next
+/// chunks are lost, these totals may be, too.
+struct Reached {
+    subscriber: SubscriberId,
+    seq: u64,
+    totals: KindTotals,
+}
+
+/// A run that was read.
+struct Ready {
+    name: u64,
+    lsn: Lsn,
+    read: RunRead,
+    buffer: PageBuffer,
+}
+
+/// The result of the read of a run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum RunRead {
+    Whole,
+    /// Its segment is gone.
+    Removed,
+    Failed,
+}
+
+impl Default for Reads {
+    /// No reads. There is memory for all that may be under way.
+    fn default() -> Reads {
+        let reads = limits::JOURNAL_READS_MAX;
+        Reads {
+            under_way: 0,
+            waiting: VecDeque::with_capacity(reads),
+            soon: VecDeque::with_capacity(reads),
+            may_have_arrived: false,
+            ready: VecDeque::with_capacity(reads),
+            recent: VecDeque::with_capacity(limits::JOURNAL_RECENT_RUNS),
+            spare: Vec::with_capacity(reads),
+            reached: Vec::new(),
+        }
+    }
+}
+
+impl Reads {
+    /// True if there is something to give, or to look for again.
+    #[inline]
+    pub fn has_news(&self) -> bool {
+        !self.ready.is_empty() || self.may_have_arrived && !self.soon.is_empty()
+    }
+
+    fn buffer(&mut self, bytes: u32) -> PageBuffer {
+        match self.spare.pop() {
+            Some(buffer) if buffer.len() >= bytes as usize => buffer,
+            spare => {
+                self.spare.extend(spare);
+                let bytes = bytes.max(limits::JOURNAL_READ_BYTES);
+                PageBuffer::new(bytes.next_multiple_of(limits::JOURNAL_PAGE_BYTES) as usize)
+            }
+        }
+    }
+
+    fn note_totals(&mut self, subscriber: SubscriberId, seq: u64, totals: KindTotals) {
+        let index = subscriber.0.index as usize;
+        if index >= self.reached.len() {
+            self.reached.resize_with(index + 1, || None);
+        }
+        let reached = Reached { subscriber, seq, totals };
+        match &mut self.reached[index] {
+            Some(before) => **before = reached,
+            none => *none = Some(Box::new(reached)),
+        }
+    }
+
+    fn totals_at(&self, subscriber: SubscriberId, seq: u64) -> Option<KindTotals> {
+        let reached = self.reached.get(subscriber.0.index as usize)?.as_ref()?;
+        let fits = (reached.subscriber, reached.seq) == (subscriber, seq);
+        fits.then_some(reached.totals)
+    }
+
+    /// Takes a run out that was read lately.
+    fn take_recent(&mut self, lsn: Lsn) -> Option<PageBuffer> {
+        let at = self.recent.iter().position(|(other, _)| *other == lsn)?;
+        self.recent.remove(at).map(|(_, buffer)| buffer)
+    }
+
+    /// Remembers a run that was read. The one that was used longest ago makes room.
+    fn remember(&mut self, lsn: Lsn, buffer: PageBuffer) {
+        if self.recent.len() == limits::JOURNAL_RECENT_RUNS
+            && let Some((_, oldest)) = self.recent.pop_front()
+        {
+            self.give_back(oldest);
+        }
+        self.recent.push_back((lsn, buffer));
+    }
+
+    /// Takes a buffer back. One for a chunk of unusual length is not kept.
+    fn give_back(&mut self, buffer: PageBuffer) {
+        let is_usual = buffer.len() == limits::JOURNAL_READ_BYTES as usize;
+        if is_usual && self.spare.len() < limits::JOURNAL_READS_MAX {
+            self.spare.push(buffer);
+        }
+    }
+}
+
+impl Keeping {
+    /// Reads a part of a segment for a question, as soon as there are not too many reads.
+    pub(super) fn read<R: Reactor>(&mut self, name: u64, lsn: Lsn, bytes: u32, reactor: &mut R) {
+        if self.reads.under_way >= limits::JOURNAL_READS_MAX {
+            self.reads.waiting.push_back((name, lsn, bytes));
+            return;
+        }
+        self.reads.under_way += 1;
+        let buffer = self.reads.buffer(bytes);
+        self.files.read(name, lsn, bytes, buffer, reactor);
+    }
+
+    fn fetching(&mut self, name: u64) -> &mut Fetching {
+        self.fetches.get_mut(name as usize).expect("a question stays until it is answered")
+    }
+}
+
+impl Fetching {
+    /// The chunk whose place is looked for.
+    fn seq(&self) -> u64 {
+        match self.goal {
+            Goal::Chunks => self.from_seq,
+            Goal::Before(_) => self.from_seq - 1,
+            Goal::Behind(loss) => loss.behind_seq,
+        }
+    }
+}
+
+/// Begins to give a subscriber what the engine has asked for.
+#[cold]
+pub(crate) fn begin<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &mut Shard<R, O>,
+    subscriber: SubscriberId,
+    execution: Handle,
+    (from_seq, until_seq): (u64, u64),
+    chunks_max: u32,
+) {
+    let kept = act::run_mut(shard, execution).kept.expect("only what is kept is asked for");
+    let Some(keeping) = shard.keeping.as_deref_mut() else { return };
+    let (goal, step) = (Goal::Chunks, Step::Soon);
+    let fetching =
+        Fetching { subscriber, execution, kept, from_seq, until_seq, chunks_max, goal, step };
+    let name = keeping.fetches.insert(fetching) as u64;
+    look(shard, name);
+}
+
+/// Looks for the place of the chunk that a question needs next.
+fn look<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, name: u64) {
+    let Some(keeping) = shard.keeping.as_deref_mut() else { return };
+    let fetching = &keeping.fetches[name as usize];
+    let (kept, seq, until_seq) = (fetching.kept, fetching.seq(), fetching.until_seq);
+    // An execution that was deleted has lost everything that it had.
+    let gone = Place::Expired { until_seq: until_seq.max(seq + 1) };
+    let place = keeping.journal.locate(kept, seq).unwrap_or(gone);
+    on_place(shard, name, place);
+}
+
+/// Goes on with a question whose place is known.
+fn on_place<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, name: u64, place: Place) {
+    let Some(keeping) = shard.keeping.as_deref_mut() else { return };
+    match place {
+        Place::Soon => {
+            keeping.fetching(name).step = Step::Soon;
+            keeping.reads.soon.push_back(name);
+            keeping.is_touched = true; // The journal wants to write it now.
+        }
+        Place::Search(search) => {
+            keeping.fetching(name).step = Step::Page(search);
+            keeping.read(name, search.page(), limits::JOURNAL_PAGE_BYTES, &mut shard.reactor);
+        }
+        Place::Run { segment_number, row } => {
+            let lsn = Lsn::new(segment_number, row.offset_bytes);
+            keeping.fetching(name).step = Step::Run(lsn, row);
+            match keeping.reads.take_recent(lsn) {
+                Some(buffer) => on_recent(shard, name, lsn, buffer),
+                None => keeping.read(name, lsn, row.bytes, &mut shard.reactor),
+            }
+        }
+        Place::Hole { until_seq } => not_there(shard, name, GapReason::Unwritten, until_seq),
+        Place::Expired { until_seq } => not_there(shard, name, GapReason::Expired, until_seq),
+        Place::Corrupt { until_seq } => not_there(shard, name, GapReason::Corrupt, until_seq),
+    }
+}
+
+/// Goes on with a question whose run was read lately. A few chunks are given at once.
+fn on_recent<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &mut Shard<R, O>,
+    name: u64,
+    lsn: Lsn,
+    buffer: PageBuffer,
+) {
+    let Some(keeping) = shard.keeping.as_deref_mut() else { return };
+    let ready = Ready { name, lsn, read: RunRead::Whole, buffer };
+    match keeping.fetching(name).chunks_max <= limits::DELIVERY_CHUNKS_MAX {
+        true => on_ready(shard, ready),
+        false => keeping.reads.ready.push_back(ready),
+    }
+}
+
+/// Goes on with a question if its chunk, and those before `until_seq`, cannot be read.
+fn not_there<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &mut Shard<R, O>,
+    name: u64,
+    reason: GapReason,
+    until_seq: u64,
+) {
+    let Some(keeping) = shard.keeping.as_deref_mut() else { return };
+    let fetching = keeping.fetching(name);
+    assert!(until_seq > fetching.seq());
+    match fetching.goal {
+        Goal::Chunks => {
+            let until_seq = until_seq.min(fetching.until_seq);
+            let (behind_seq, between) = (until_seq, KindTotals::default());
+            lose(shard, name, Loss { reason, until_seq, before: None, behind_seq, between });
+        }
+        Goal::Before(loss) => look_behind(shard, name, loss),
+        Goal::Behind(loss) => answer_lost(shard, name, &loss, None),
+    }
+}
+
+/// Finds out the totals of a stretch that cannot be given.
+fn lose<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, name: u64, mut loss: Loss) {
+    let Some(keeping) = shard.keeping.as_deref_mut() else { return };
+    let fetching = keeping.fetching(name);
+    let (subscriber, from_seq) = (fetching.subscriber, fetching.from_seq);
+    if from_seq == 1 {
+        loss.before = Some(KindTotals::default());
+    }
+    loss.before = loss.before.or_else(|| keeping.reads.totals_at(subscriber, from_seq));
+    if loss.before.is_some() {
+        look_behind(shard, name, loss);
+    } else {
+        keeping.fetching(name).goal = Goal::Before(loss);
+        look(shard, name);
+    }
+}
+
+/// Finds out the totals behind a stretch that cannot be given. The engine knows them as far as the
+/// ring reaches back.
+fn look_behind<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, name: u64, loss: Loss) {
+    let Some(keeping) = shard.keeping.as_deref_mut() else { return };
+    let fetching = keeping.fetching(name);
+    fetching.goal = Goal::Behind(loss);
+    match shard.engine.kind_totals_before(fetching.execution, loss.behind_seq) {
+        Some(behind) => answer_lost(shard, name, &loss, Some(behind)),
+        None => look(shard, name),
+    }
+}
+
+/// Tells the engine that a stretch cannot be given.
+fn answer_lost<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &mut Shard<R, O>,
+    name: u64,
+    loss: &Loss,
+    behind: Option<KindTotals>,
+) {
+    let Some(keeping) = shard.keeping.as_deref_mut() else { return };
+    let Fetching { subscriber, from_seq, .. } = *keeping.fetching(name);
+    let kinds = shard.sinks[subscriber.0.index as usize].kinds;
+    let &Loss { reason, until_seq, before, between, .. } = loss;
+    let after = behind.and_then(|behind| behind.checked_sub(&between));
+    if let Some(totals) = after {
+        keeping.reads.note_totals(subscriber, until_seq, totals);
+    }
+    let chunks = until_seq - from_seq;
+    let lost = after.zip(before).and_then(|(after, before)| after.checked_sub(&before));
+    // All of them come from files. No more chunks can be lost than there are.
+    let totals = lost.map(|lost| lost.of(kinds)).filter(|totals| totals.chunks <= chunks);
+    let totals = totals.unwrap_or(Totals { chunks, bytes: 0 });
+    answer(shard, name, until_seq, Fetched::Lost { reason, totals });
+}
+
+fn answer<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &mut Shard<R, O>,
+    name: u64,
+    until_seq: u64,
+    result: Fetched,
+) {
+    let Some(keeping) = shard.keeping.as_deref_mut() else { return };
+    let Fetching { subscriber, from_seq, .. } = keeping.fetches.remove(name as usize);
+    shard.tell(Event::Fetched { subscriber, from_seq, until_seq, result });
+}
+
+/// Takes the reads that have ended. Runs are given later in the turn.
+pub(super) fn on_reads<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &mut Shard<R, O>,
+    finished: Finished,
+) {
+    for (name, result, buffer) in finished {
+        let Some(keeping) = shard.keeping.as_deref_mut() else { return };
+        let buffer = buffer.expect("a read has one");
+        keeping.reads.under_way -= 1;
+        if name & RECORD_BIT != 0 {
+            recall::on_record(shard, name, result, &buffer);
+            give_back(shard, buffer);
+            begin_waiting(shard);
+            continue;
+        }
+        match keeping.fetching(name).step {
+            Step::Page(mut search) => {
+                let is_whole = result == Ok(limits::JOURNAL_PAGE_BYTES);
+                let page = &buffer[..limits::JOURNAL_PAGE_BYTES as usize];
+                let found = match is_whole {
+                    true => search.on_page(page),
+                    false => Found::Place(search.give_up()),
+                };
+                keeping.reads.give_back(buffer);
+                let place = match found {
+                    Found::Again => Place::Search(search),
+                    Found::Place(place) => place,
+                };
+                if is_there(shard, name) {
+                    on_place(shard, name, place);
+                }
+            }
+            Step::Run(lsn, row) => {
+                let read = match result {
+                    Ok(bytes) if bytes == row.bytes => RunRead::Whole,
+                    Err(io::ErrorKind::NotFound) => RunRead::Removed,
+                    Ok(_) | Err(_) => RunRead::Failed,
+                };
+                keeping.reads.ready.push_back(Ready { name, lsn, read, buffer });
+            }
+            Step::Soon => unreachable!("nothing was read for it"),
+        }
+        begin_waiting(shard);
+    }
+    if let Some(keeping) = shard.keeping.as_deref_mut() {
+        keeping.reads.may_have_arrived = true;
+    }
+}
+
+fn give_back<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, buffer: PageBuffer) {
+    if let Some(keeping) = shard.keeping.as_deref_mut() {
+        keeping.reads.give_back(buffer);
+    }
+}
+
+/// Begins a read that has waited for others to end.
+fn begin_waiting<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>) {
+    let Some(keeping) = shard.keeping.as_deref_mut() else { return };
+    if let Some((name, lsn, bytes)) = keeping.reads.waiting.pop_front() {
+        keeping.read(name, lsn, bytes, &mut shard.reactor);
+    }
+}
+
+/// True if the subscriber of a question is still there. Otherwise the question is dropped.
+fn is_there<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, name: u64) -> bool {
+    let Some(keeping) = shard.keeping.as_deref_mut() else { return false };
+    let subscriber = keeping.fetching(name).subscriber;
+    let is_there = shard.sinks[subscriber.0.index as usize].subscriber == Some(subscriber);
+    if !is_there {
+        keeping.fetches.remove(name as usize);
+    }
+    is_there
+}
+
+/// Gives the next run that was read, and looks again for chunks that were on their way.
+pub(super) fn give_next<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>) {
+    let Some(keeping) = shard.keeping.as_deref_mut() else { return };
+    if std::mem::take(&mut keeping.reads.may_have_arrived) {
+        for _ in 0..keeping.reads.soon.len() {
+            look_again(shard);
+        }
+    }
+    let Some(keeping) = shard.keeping.as_deref_mut() else { return };
+    if let Some(ready) = keeping.reads.ready.pop_front() {
+        on_ready(shard, ready);
+    }
+}
+
+/// Looks again for a chunk that was on its way to the disk.
+fn look_again<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>) {
+    let Some(keeping) = shard.keeping.as_deref_mut() else { return };
+    if let Some(name) = keeping.reads.soon.pop_front()
+        && is_there(shard, name)
+    {
+        look(shard, name);
+    }
+}
+
+fn on_ready<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, ready: Ready) {
+    let Ready { name, lsn, read, buffer } = ready;
+    shard.worked = true;
+    if is_there(shard, name) {
+        on_run(shard, name, read, &buffer);
+    }
+    let Some(keeping) = shard.keeping.as_deref_mut() else { return };
+    match read {
+        RunRead::Whole => keeping.reads.remember(lsn, buffer),
+        // The next question tries again.
+        RunRead::Removed | RunRead::Failed => keeping.reads.give_back(buffer),
+    }
+}
+
+/// Goes on with a question whose run was read.
+fn on_run<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &mut Shard<R, O>,
+    name: u64,
+    read: RunRead,
+    buffer: &PageBuffer,
+) {
+    let Some(keeping) = shard.keeping.as_deref_mut() else { return };
+    let &mut Fetching { kept, goal, step, .. } = keeping.fetching(name);
+    let Step::Run(lsn, row) = step else { unreachable!("a run was read") };
+    let is_same = |place: &Place| matches!(place, Place::Run { row: other, .. } if *other == row);
+    if read == RunRead::Removed {
+        let seq = keeping.fetching(name).seq();
+        if !keeping.journal.locate(kept, seq).as_ref().is_some_and(is_same) {
+            look(shard, name); // What it held has expired.
+            return;
+        }
+    }
+    let is_whole = read == RunRead::Whole;
+    let journal = keeping.journal.setup().journal;
+    let decoded =
+        is_whole.then(|| Run::decode(journal, lsn, &buffer[..row.bytes as usize]).ok()).flatten();
+    let fits = |run: &Run<'_>| {
+        let RunRow { first_seq, count, .. } = row;
+        let header = &run.header;
+        (header.execution, header.first_seq, header.count) == (kept.number, first_seq, count)
+    };
+    let Some(run) = decoded.filter(fits) else {
+        return not_there(shard, name, GapReason::Corrupt, row.until_seq());
+    };
+    match goal {
+        Goal::Chunks => give(shard, name, &run),
+        Goal::Before(loss) => {
+            let fetching = keeping.fetching(name);
+            let before = totals_before(&run, fetching.from_seq);
+            look_behind(shard, name, Loss { before, ..loss });
+        }
+        Goal::Behind(loss) => {
+            let behind = totals_before(&run, loss.behind_seq);
+            answer_lost(shard, name, &loss, behind);
+        }
+    }
+}
+
+/// The totals of all chunks before `seq`, if the chunks of the run before it are intact.
+fn totals_before(run: &Run<'_>, seq: u64) -> Option<KindTotals> {
+    let mut totals = run.before;
+    for chunk in run.chunks() {
+        let entry = chunk.ok()?.entry;
+        if entry.seq >= seq {
+            return Some(totals);
+        }
+        totals.count(entry.kind, entry.length);
+    }
+    Some(totals)
+}
+
+/// The part of a run that was given.
+struct Given {
+    totals: Totals,
+    last_seq: u64,
+    until_seq: u64,
+}
+
+/// Gives the chunks of a run, as many as the subscriber takes. The end of the stretch or a damaged
+/// chunk ends it, too.
+fn give<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, name: u64, run: &Run<'_>) {
+    let Some(keeping) = shard.keeping.as_deref_mut() else { return };
+    let Fetching { subscriber, execution, from_seq, until_seq, chunks_max, .. } =
+        *keeping.fetching(name);
+    let asked_until_seq = until_seq;
+    shard.guests.begin_fan_out(&shard.engine, execution);
+    let mut given = Given { totals: Totals::ZERO, last_seq: 0, until_seq: from_seq };
+    let mut offset = run.header.bytes_before;
+    let mut totals = Some(run.before);
+    let mut damage = None;
+    shard.calling = Some(subscriber);
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        let shard = &mut *shard;
+        for chunk in run.chunks() {
+            let chunk = match chunk {
+                Ok(chunk) => chunk,
+                // It was told of that before.
+                Err(lost) if lost.until_seq <= from_seq => {
+                    (offset, totals) = (offset + lost.bytes, None);
+                    continue;
+                }
+                Err(lost) => {
+                    damage = Some(lost);
+                    return;
+                }
+            };
+            let ChunkEntry { seq, kind, length, .. } = chunk.entry;
+            if seq >= until_seq || given.totals.chunks >= u64::from(chunks_max) {
+                return;
+            }
+            offset += u64::from(length);
+            if let Some(totals) = &mut totals {
+                totals.count(kind, length);
+            }
+            if seq < from_seq {
+                continue;
+            }
+            given.until_seq = seq + 1;
+            if shard.sinks[subscriber.0.index as usize].kinds.contains(kind) {
+                given.totals.count(length);
+                given.last_seq = seq;
+                give_chunk(shard, (subscriber, execution), &chunk.entry, offset, chunk.payload);
+            }
+        }
+    }));
+    if let Err(panic) = outcome {
+        end_panicked(shard, panic);
+        if let Some(keeping) = shard.keeping.as_deref_mut() {
+            keeping.fetches.remove(name as usize);
+        }
+        return;
+    }
+    shard.calling = None;
+    if given.until_seq > from_seq {
+        if let (Some(keeping), Some(totals)) = (shard.keeping.as_deref_mut(), totals) {
+            keeping.reads.note_totals(subscriber, given.until_seq, totals);
+        }
+        let Given { mut totals, mut last_seq, mut until_seq } = given;
+        if planted(Planted::FetchRepeats) && last_seq > from_seq {
+            (until_seq, last_seq) = (until_seq - 1, last_seq.min(until_seq - 2));
+        }
+        if planted(Planted::FetchSkips) && until_seq < asked_until_seq {
+            until_seq += 1;
+            totals.chunks += 1;
+        }
+        answer(shard, name, until_seq, Fetched::Given { totals, last_seq });
+        return;
+    }
+    let until_seq = damage.map_or(from_seq + 1, |lost| lost.until_seq);
+    lose_damaged(shard, name, run, until_seq);
+}
+
+/// Loses the chunks of a run from the first of the stretch to before `until_seq`, which are
+/// damaged. The totals behind them follow from the next run, and from what is intact in this one.
+fn lose_damaged<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &mut Shard<R, O>,
+    name: u64,
+    run: &Run<'_>,
+    until_seq: u64,
+) {
+    let Some(keeping) = shard.keeping.as_deref_mut() else { return };
+    let &mut Fetching { from_seq, until_seq: asked_until_seq, .. } = keeping.fetching(name);
+    let run_until_seq = run.header.first_seq + u64::from(run.header.count);
+    let mut between = KindTotals::default();
+    let mut is_intact_behind = until_seq <= asked_until_seq;
+    for chunk in run.chunks() {
+        match chunk {
+            Ok(chunk) if chunk.entry.seq >= until_seq => {
+                between.count(chunk.entry.kind, chunk.entry.length);
+            }
+            Err(lost) if lost.from_seq >= until_seq => is_intact_behind = false,
+            Ok(_) | Err(_) => {}
+        }
+    }
+    let before = (run.header.first_seq <= from_seq).then(|| totals_before(run, from_seq)).flatten();
+    let (until_seq, behind_seq, between) = match is_intact_behind {
+        true => (until_seq, run_until_seq, between),
+        false => {
+            let until_seq = run_until_seq.min(asked_until_seq);
+            (until_seq, until_seq, KindTotals::default())
+        }
+    };
+    let reason = GapReason::Corrupt;
+    lose(shard, name, Loss { reason, until_seq, before, behind_seq, between });
+}
+
+/// Gives a chunk to a subscriber.
+fn give_chunk<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &mut Shard<R, O>,
+    (subscriber, execution): (SubscriberId, Handle),
+    entry: &ChunkEntry,
+    total_bytes: u64,
+    payload: &[u8],
+) {
+    let run = shard.runs[execution.index as usize].as_ref().expect("it is followed");
+    let anchor: ClockAnchor = run.anchor.unwrap_or(shard.anchor);
+    let ChunkEntry { seq, mono_ns, length, kind, key, flags } = *entry;
+    let header = ChunkHeader { kind: kind as u8, key, flags };
+    let descriptor = Descriptor::apart(seq, total_bytes, mono_ns, length, header);
+    let chunk = Chunk::new(run.id, run.chunks_expected, &descriptor, payload, anchor);
+    let chunk = chunk.expect("its kind was checked when it was read");
+    match &mut shard.sinks[subscriber.0.index as usize].call {
+        Call::Closure(call) => call(&Delivery::Chunk(chunk)),
+        Call::Polled(inbox) => {
+            inbox.borrow_mut().push_back(Item::Kept { descriptor, anchor, bytes: payload.into() });
+        }
+        Call::Guest(key) => {
+            shard.guests.begin_chunk();
+            let giving = Giving {
+                reactor: &mut shard.reactor,
+                counters: &mut shard.counters,
+                engine: &shard.engine,
+                execution,
+                names: &run.names,
+                now: shard.now,
+            };
+            shard.guests.deliver(*key, subscriber, &chunk, giving);
+        }
+        Call::Nobody => {}
+    }
+    shard.counters.count_given(1, length);
+}

@@ -1,0 +1,553 @@
+//! The journal in the turn of a shard: what is kept, and when the shard is told of it.
+//!
+//! [`Keeping`] is the shard's only owner of its journal. A chunk is appended when the engine is
+//! told of it ([`Keeping::append`]). The disk is looked after once a turn, after everything that
+//! subscribers wait for was sent ([`end_turn`]). Reads of old chunks are in `fetch.rs`.
+//!
+//! Invariants:
+//! - W1: each chunk of a kept execution is appended before the engine is told of it, or a hole is
+//!   recorded.
+//! - W2: no subscriber is told of an end before the disk keeps it, unless the disk has failed.
+
+use std::fmt;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::Duration;
+
+use slab::Slab;
+
+use super::config::JournalConfig;
+use super::details::{EndedDetails, OpenedDetails};
+use super::fetch::{self, Fetching, Reads};
+use super::files::{Completed, JournalFiles};
+use super::open::open_journal;
+use super::recall::Archive;
+use crate::base::{ExecutionId, Handle, Instant};
+use crate::engine::{Event, Verdict};
+use crate::journal::format::ChunkEntry;
+use crate::journal::recovery::{Findings, Recovered};
+use crate::journal::{Append, Counters, Fault, Journal, KeptId, Moment, Refused, Setup};
+use crate::limits;
+use crate::memory::{ClockAnchor, Descriptor};
+use crate::reactor::{Claim, DiskDirectory, DiskSetup, Reactor, claim_directory};
+use crate::shard::act::{self, read_chunk};
+use crate::shard::outlet::Outlet;
+use crate::shard::{Shard, ShardConfig};
+use crate::stream::{Durability, Kind};
+use crate::tool::{SyncError, SyncWish};
+use crate::trace::Duty;
+
+/// The journal of a shard, and what waits for its disk.
+pub(crate) struct Keeping {
+    pub(super) journal: Journal,
+    pub(super) files: JournalFiles,
+    /// The promise for executions whose options name none.
+    durability: Durability,
+    anchor: ClockAnchor,
+    /// Ends that the disk does not keep yet.
+    ends: Vec<Ending>,
+    /// Tools that wait for the disk.
+    waiting: Vec<Waiting>,
+    /// Executions with chunks that were not kept, since their tools waited last.
+    holed: Vec<KeptId>,
+    pub(super) fetches: Slab<Fetching>,
+    pub(super) reads: Reads,
+    pub(super) archive: Archive,
+    /// True if the disk has something to do at the end of this turn.
+    pub(super) is_touched: bool,
+    /// True after the executions were told that the disk has failed.
+    has_told_fault: bool,
+    opened: Opened,
+    _claim: Option<Claim>,
+}
+
+/// The directory of a journal, which no other process uses.
+pub(crate) struct Claimed {
+    directory: OwnedFd,
+    claim: Claim,
+}
+
+/// Claims the directory of a shard's journal, if the shard has one.
+pub(crate) fn claim<G>(config: &ShardConfig<G>) -> io::Result<Option<Claimed>> {
+    let Some(journal) = &config.journal else { return Ok(None) };
+    let path = journal.directory_of(config.engine.shard);
+    let (directory, claim) = claim_directory(&path).map_err(|error| failure(&path, &error))?;
+    Ok(Some(Claimed { directory, claim }))
+}
+
+fn failure(path: &Path, error: &dyn fmt::Display) -> io::Error {
+    io::Error::other(format!("the journal in {}: {error}", path.display()))
+}
+
+/// The state of the journal when it was opened.
+#[derive(Clone, Debug, Default)]
+struct Opened {
+    findings: Findings,
+    restarted: u64,
+}
+
+/// An end on its way to the disk.
+struct Ending {
+    execution: Handle,
+    kept: KeptId,
+    /// The description, until there is room for the record.
+    details: Option<Vec<u8>>,
+}
+
+/// A tool that waits until its chunks are on disk.
+struct Waiting {
+    execution: Handle,
+    kept: KeptId,
+    wish: SyncWish,
+}
+
+/// The state of a shard's journal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JournalStatus {
+    /// Number of executions that are kept.
+    pub executions: u64,
+    /// Number of executions that were running when their process ended. They have failed.
+    pub restarted: u64,
+    /// Number of segments that were found at the start.
+    pub segments_found: u64,
+    /// Number of bytes that a crash had left half written.
+    pub torn_bytes: u64,
+    /// Number of stretches that were damaged at the start.
+    pub corrupt_stretches: u64,
+    /// The failure of the disk, if it has failed. Nothing more is kept then.
+    pub fault: Option<Fault>,
+    /// Running totals since the start.
+    pub counters: Counters,
+}
+
+impl Keeping {
+    /// Opens the journal of a shard. Executions that were running when their process ended are
+    /// failed, and that is on the disk when this returns. `journal` is the random number of a new
+    /// journal. A directory that was not claimed is one of a simulation.
+    pub fn open<R: Reactor>(
+        reactor: &mut R,
+        config: &JournalConfig,
+        claimed: Option<Claimed>,
+        shard: u8,
+        journal: u128,
+    ) -> io::Result<Keeping> {
+        let path = config.directory_of(shard);
+        let failed = |error: &dyn std::fmt::Display| failure(&path, error);
+        let setup = Setup {
+            journal,
+            shard: shard.into(),
+            segment_bytes: config.segment_bytes,
+            bytes_max: config.bytes_max,
+            age_us_max: config.retention.as_micros().min(u64::MAX.into()) as u64,
+        };
+        let (directory, claim) = match claimed {
+            Some(Claimed { directory, claim }) => (DiskDirectory::Opened(directory), Some(claim)),
+            None => (DiskDirectory::Path(path.clone()), None),
+        };
+        let is_direct = config.is_direct;
+        let disk = DiskSetup { directory, is_direct, ..DiskSetup::at(&path) };
+        let opened = open_journal(reactor, disk, &setup).map_err(|error| failed(&error))?;
+        let (Recovered { journal, unfinished, findings }, files) = opened;
+        let anchor = ClockAnchor { wall_us: reactor.wall_us(), mono_ns: reactor.now().nanos() };
+        let restarted = unfinished.len() as u64;
+        let mut keeping = Keeping {
+            journal,
+            files,
+            durability: config.durability,
+            anchor,
+            ends: Vec::new(),
+            waiting: Vec::new(),
+            holed: Vec::new(),
+            fetches: Slab::with_capacity(limits::JOURNAL_READS_MAX),
+            reads: Reads::default(),
+            archive: Archive::default(),
+            is_touched: true,
+            has_told_fault: false,
+            opened: Opened { findings, restarted },
+            _claim: claim,
+        };
+        keeping.end_unfinished(&unfinished, reactor).map_err(|error| failed(&error))?;
+        Ok(keeping)
+    }
+
+    /// Records the end of executions that were running, and waits for the disk. Nothing else runs.
+    fn end_unfinished<R: Reactor>(
+        &mut self,
+        unfinished: &[KeptId],
+        reactor: &mut R,
+    ) -> io::Result<()> {
+        let details = EndedDetails::restarted().encode();
+        let mut left = unfinished.iter();
+        let mut next = left.next();
+        loop {
+            let now = reactor.now();
+            let moment = self.moment(now);
+            while let Some(&kept) = next
+                && self.journal.end(kept, &details, moment)
+            {
+                next = left.next();
+            }
+            if self.journal.fault().is_none() && next.is_none() {
+                self.journal.flush(moment);
+            }
+            self.look_after_disk(reactor, now);
+            match self.journal.fault() {
+                Some(fault) => return Err(io::Error::other(fault_text(fault))),
+                None if next.is_none() && self.journal.is_all_synced() => return Ok(()),
+                None => reactor.wait(self.journal.deadline()),
+            };
+            reactor.poll();
+            let now = reactor.now();
+            assert!(self.take_completions(reactor, now).is_empty()); // Nobody reads yet.
+        }
+    }
+
+    /// The time on both clocks.
+    pub(super) fn moment(&self, now: Instant) -> Moment {
+        Moment { now, wall_us: self.anchor.wall_us_at(now.nanos()) }
+    }
+
+    /// The promise for the chunks of an execution with this option.
+    pub fn durability(&self, option: Option<Durability>) -> Durability {
+        option.unwrap_or(self.durability)
+    }
+
+    /// Begins to keep an execution.
+    pub fn begin(
+        &mut self,
+        id: ExecutionId,
+        durability: Durability,
+        tool: Option<&str>,
+        now: Instant,
+    ) -> Result<KeptId, Refused> {
+        let details = OpenedDetails { tool: tool.map(Box::from), anchor: self.anchor }.encode();
+        self.is_touched = true;
+        self.journal.open(id.to_bits(), durability, &details, self.moment(now))
+    }
+
+    /// Appends a chunk. If there is no room, the chunk counts as missing.
+    #[inline]
+    fn append(&mut self, kept: KeptId, descriptor: &Descriptor, payload: &[u8], moment: Moment) {
+        let entry = ChunkEntry {
+            seq: descriptor.seq,
+            mono_ns: descriptor.mono_ns,
+            length: descriptor.length,
+            kind: Kind::new(descriptor.header.kind).expect("this process wrote it"),
+            key: descriptor.header.key,
+            flags: descriptor.header.flags,
+        };
+        self.is_touched = true;
+        let appended = self.journal.append(kept, &entry, payload, moment);
+        if appended == Append::Missed && !self.holed.contains(&kept) {
+            self.holed.push(kept);
+        }
+    }
+
+    /// Answers tools whose chunks are on disk, or cannot get there.
+    fn answer_waiting(&mut self) {
+        let Keeping { journal, waiting, holed, .. } = self;
+        waiting.retain(|Waiting { kept, wish, .. }| {
+            let is_synced = journal.synced_until(*kept).is_some_and(|until| until > wish.seq);
+            if !is_synced && journal.fault().is_none() {
+                return true;
+            }
+            let is_whole = is_synced && !holed.contains(kept);
+            holed.retain(|other| other != kept);
+            let answer = if is_whole { Ok(()) } else { Err(SyncError::NotKept) };
+            let _ = wish.answer.try_send(answer); // The tool may have panicked meanwhile.
+            false
+        });
+    }
+
+    /// Lets the tool of an execution go on that is being stopped.
+    pub fn stop_waiting(&mut self, execution: Handle) {
+        self.waiting.retain(|waiting| waiting.execution != execution);
+    }
+
+    /// Forgets an execution that was brought back, because the engine has forgotten it.
+    pub fn forget(&mut self, id: ExecutionId) {
+        self.archive.forget(id);
+    }
+
+    /// The id in the engine of an execution that was brought back.
+    pub fn find(&self, id: ExecutionId) -> Option<ExecutionId> {
+        self.archive.find(id)
+    }
+
+    /// The last chunk for which the promise is kept; 0 before the first.
+    pub fn durable_seq(&self, kept: KeptId) -> Option<u64> {
+        self.journal.durable_until(kept).map(|until_seq| until_seq.max(1) - 1)
+    }
+
+    /// The ids of all executions.
+    pub fn executions(&self) -> Vec<ExecutionId> {
+        self.journal.executions().map(|(_, kept)| ExecutionId::from_bits(kept.id)).collect()
+    }
+
+    /// The state of the journal.
+    pub fn status(&self) -> JournalStatus {
+        let Opened { findings, restarted } = &self.opened;
+        JournalStatus {
+            executions: self.journal.executions().count() as u64,
+            restarted: *restarted,
+            segments_found: findings.segments,
+            torn_bytes: findings.torn_bytes,
+            corrupt_stretches: findings.corrupt.len() as u64,
+            fault: self.journal.fault(),
+            counters: *self.journal.counters(),
+        }
+    }
+
+    /// The time of the next thing to do for the disk.
+    pub fn deadline(&self, now: Instant) -> Option<Instant> {
+        match self.is_touched || self.reads.has_news() {
+            true => Some(now),
+            false => self.journal.deadline(),
+        }
+    }
+
+    /// True if there is nothing to do for the disk now.
+    #[inline]
+    pub fn is_quiet(&self, now: Instant) -> bool {
+        self.deadline(now).is_none_or(|deadline| deadline > now)
+    }
+
+    /// Closes the block of the turn if it is due, and passes the wishes of the journal on.
+    fn look_after_disk<R: Reactor>(&mut self, reactor: &mut R, now: Instant) {
+        let moment = self.moment(now);
+        if !self.waiting.is_empty() {
+            self.journal.await_sync();
+        }
+        self.journal.turn(moment);
+        while let Some(wish) = self.journal.poll_wish(moment) {
+            self.files.carry_out(wish, reactor);
+        }
+        self.is_touched = false;
+    }
+
+    /// Takes what the disk has done. Returns the reads.
+    fn take_completions<R: Reactor>(&mut self, reactor: &mut R, now: Instant) -> fetch::Finished {
+        let moment = self.moment(now);
+        let mut reads = fetch::Finished::new();
+        while let Some(done) = reactor.next_disk_event() {
+            self.is_touched = true;
+            for completed in self.files.on_done(done, reactor) {
+                match completed {
+                    Completed::Wish { token, result, buffer, synced } => {
+                        self.journal.on_done(token, result, buffer, synced, moment);
+                    }
+                    Completed::Read { name, result, buffer } => reads.push((name, result, buffer)),
+                }
+            }
+        }
+        reads
+    }
+
+    /// Records ends that found no room before. Returns the executions whose end is kept, with
+    /// `true`, and those whose end can no longer be kept.
+    fn settle_ends(&mut self, moment: Moment) -> Vec<(Handle, bool)> {
+        let Keeping { journal, ends, holed, .. } = self;
+        let has_failed = journal.fault().is_some();
+        let mut settled = Vec::new();
+        ends.retain_mut(|ending| {
+            if has_failed {
+                let is_promised = is_synced(journal, ending.kept);
+                settled.push((ending.execution, !is_promised));
+                return false;
+            }
+            if let Some(details) = &ending.details
+                && journal.end(ending.kept, details, moment)
+            {
+                ending.details = None;
+            }
+            let is_kept = ending.details.is_none() && journal.is_end_kept(ending.kept);
+            if is_kept {
+                holed.retain(|kept| *kept != ending.kept); // Nobody waits for it any more.
+                settled.push((ending.execution, true));
+            }
+            !is_kept
+        });
+        settled
+    }
+}
+
+fn is_synced(journal: &Journal, kept: KeptId) -> bool {
+    let living = journal.get(kept).and_then(|kept| kept.living.as_ref());
+    living.is_some_and(|living| living.durability == Durability::Synced)
+}
+
+fn fault_text(fault: Fault) -> String {
+    match fault {
+        Fault::Write(kind) => format!("the disk of the journal has failed: a write: {kind}"),
+        Fault::Sync(kind) => format!("the disk of the journal has failed: a sync: {kind}"),
+    }
+}
+
+/// Appends the chunks of an execution through `until_seq`, before the engine is told of them (W1).
+#[inline(never)]
+pub(crate) fn keep_chunks<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &mut Shard<R, O>,
+    index: u32,
+    until_seq: u64,
+) {
+    let run = shard.runs[index as usize].as_ref().expect("it publishes");
+    let (Some(kept), Some(keeping)) = (run.kept, shard.keeping.as_deref_mut()) else { return };
+    let moment = keeping.moment(shard.now);
+    for seq in run.ingested_seq + 1..=until_seq {
+        // Nothing is overwritten that the engine was not told of (S2).
+        let Ok((descriptor, payload)) = read_chunk(run, seq, &mut shard.scratch) else {
+            panic!("chunk {seq} of {} was overwritten before the engine knew of it", run.id);
+        };
+        keeping.append(kept, &descriptor, payload, moment);
+    }
+}
+
+/// Keeps the end that the engine has decided. The engine is told once it is on the disk (W2).
+pub(crate) fn keep_end<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &mut Shard<R, O>,
+    execution: Handle,
+    verdict: &Verdict,
+) {
+    record_end(shard, execution, verdict);
+    settle_ends(shard);
+}
+
+/// Records an end, unless that was done before.
+pub(crate) fn record_end<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &mut Shard<R, O>,
+    execution: Handle,
+    verdict: &Verdict,
+) {
+    let run = act::run_in(&mut shard.runs, execution);
+    let (Some(kept), Some(keeping)) = (run.kept, shard.keeping.as_deref_mut()) else { return };
+    if !std::mem::replace(&mut run.is_end_recorded, true) {
+        let details = Some(EndedDetails::of(verdict).encode());
+        keeping.ends.push(Ending { execution, kept, details });
+        keeping.is_touched = true;
+    }
+}
+
+/// Lets a tool wait for the disk.
+pub(crate) fn await_sync<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &mut Shard<R, O>,
+    execution: Handle,
+    wish: SyncWish,
+) {
+    let run = act::run_in(&mut shard.runs, execution);
+    let (Some(kept), Some(keeping)) = (run.kept, shard.keeping.as_deref_mut()) else {
+        let _ = wish.answer.try_send(Err(SyncError::NotKept)); // The tool may be gone.
+        return;
+    };
+    keeping.waiting.push(Waiting { execution, kept, wish });
+    keeping.is_touched = true;
+}
+
+/// Tells the engine of ends that the disk keeps, or cannot keep.
+fn settle_ends<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>) {
+    let Some(keeping) = shard.keeping.as_deref_mut() else { return };
+    if keeping.ends.is_empty() {
+        return;
+    }
+    let moment = keeping.moment(shard.now);
+    let settled = keeping.settle_ends(moment);
+    let text = keeping.journal.fault().map(fault_text).unwrap_or_default();
+    for (execution, is_kept) in settled {
+        match is_kept {
+            true => shard.tell(Event::EndKept(execution)),
+            false => shard.tell(Event::NotKept(execution, &text)),
+        }
+    }
+}
+
+/// Takes what the disk has done since the last turn.
+pub(crate) fn on_disk_events<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>) {
+    let Some(keeping) = shard.keeping.as_deref_mut() else { return };
+    let finished = keeping.take_completions(&mut shard.reactor, shard.now);
+    if !keeping.is_touched {
+        return;
+    }
+    shard.did.note(Duty::Disk);
+    shard.worked = true;
+    fetch::on_reads(shard, finished);
+    hear(shard);
+}
+
+/// Passes the news of the journal on: durable chunks, kept ends, and a disk that has failed.
+fn hear<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>) {
+    let Some(keeping) = shard.keeping.as_deref_mut() else { return };
+    while keeping.journal.poll_news().is_some() {}
+    keeping.answer_waiting();
+    if let Some(fault) = keeping.journal.fault()
+        && !std::mem::replace(&mut keeping.has_told_fault, true)
+    {
+        tell_fault(shard, fault);
+    }
+    settle_ends(shard);
+    act::pump(shard);
+}
+
+/// Fails the executions whose chunks were promised to be synced. The others go on without a disk.
+#[cold]
+fn tell_fault<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, fault: Fault) {
+    let text = fault_text(fault);
+    let keeping = shard.keeping.as_deref().expect("its disk has failed");
+    let runs = shard.runs.iter().flatten();
+    let promised = |kept| is_synced(&keeping.journal, kept);
+    let all: Vec<Handle> =
+        runs.filter(|run| run.kept.is_some_and(promised)).map(|run| run.handle).collect();
+    for execution in all {
+        shard.tell(Event::NotKept(execution, &text));
+    }
+}
+
+/// Looks after the disk at the end of a turn, and gives what was read from it.
+pub(crate) fn end_turn<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>) {
+    let Some(keeping) = shard.keeping.as_deref_mut() else { return };
+    if keeping.is_quiet(shard.now) {
+        return;
+    }
+    shard.did.note(Duty::Disk);
+    fetch::give_next(shard);
+    settle_ends(shard);
+    act::pump(shard);
+    if let Some(keeping) = shard.keeping.as_deref_mut() {
+        keeping.answer_waiting();
+        keeping.look_after_disk(&mut shard.reactor, shard.now);
+    }
+}
+
+/// Writes everything that was appended, and waits for the disk, for at most this time.
+pub(crate) fn shut_down<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>) {
+    let until = shard.reactor.now() + SHUTDOWN_WAIT;
+    loop {
+        settle_ends(shard);
+        act::pump(shard);
+        let Some(keeping) = shard.keeping.as_deref_mut() else { return };
+        let now = shard.reactor.now();
+        if keeping.journal.fault().is_none() {
+            let moment = keeping.moment(now);
+            keeping.journal.flush(moment);
+        }
+        keeping.look_after_disk(&mut shard.reactor, now);
+        let is_done = keeping.ends.is_empty() && keeping.journal.is_all_synced();
+        if is_done || keeping.journal.fault().is_some() || now >= until {
+            return;
+        }
+        let deadline = keeping.journal.deadline().map_or(until, |deadline| deadline.min(until));
+        shard.reactor.wait(Some(deadline));
+        shard.reactor.poll();
+        let now = shard.reactor.now();
+        let finished = keeping.take_completions(&mut shard.reactor, now);
+        drop(finished); // Nobody is left who reads.
+    }
+}
+
+/// Time for which a shard that ends waits for its disk.
+const SHUTDOWN_WAIT: Duration = limits::JOURNAL_SHUTDOWN_WAIT;
+
+impl fmt::Debug for Keeping {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Keeping({:?})", self.journal)
+    }
+}
