@@ -132,18 +132,29 @@ fn journal_campaign() {
     });
 }
 
+/// The simulator with a shard and its journal, on such a disk.
+#[test]
+fn kept_campaign() {
+    over_seeds("kept", |seed, verbose| {
+        let summary = crate::sim::kept::run_kept_seed(seed, verbose)?;
+        Ok((summary.hash, summary.happened))
+    });
+}
+
 /// Plants a bug and runs seeds until one finds it. Panics if none of `count` seeds does.
 fn hunt(number: u64, first: u64, count: u64) {
     let bug = u8::try_from(number).ok().and_then(crate::base::planted::plant);
     let bug = bug.unwrap_or_else(|| panic!("no bug has the number {number}"));
     // A seed that finds the bug panics with a message, which is only noise here.
     std::panic::set_hook(Box::new(|_| {}));
-    let failure = match bug.is_of_journal() {
-        true => {
-            let run = |seed| crate::sim::journal::run_journal_seed(seed, false).map(|_| ());
-            first_failure(first, count, run)
-        }
-        false => first_failure(first, count, |seed| run_seed(seed, false).map(|_| ())),
+    let failure = if bug.is_of_journal() {
+        let run = |seed| crate::sim::journal::run_journal_seed(seed, false).map(|_| ());
+        first_failure(first, count, run)
+    } else if bug.is_of_kept() {
+        let run = |seed| crate::sim::kept::run_kept_seed(seed, false).map(|_| ());
+        first_failure(first, count, run)
+    } else {
+        first_failure(first, count, |seed| run_seed(seed, false).map(|_| ()))
     };
     drop(std::panic::take_hook());
     match failure {

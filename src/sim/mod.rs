@@ -41,6 +41,9 @@ mod idle_tests;
 mod joins;
 #[cfg(test)]
 mod journal;
+mod kept;
+#[cfg(test)]
+mod kept_tests;
 mod model;
 pub mod network;
 #[cfg(all(test, feature = "server"))]

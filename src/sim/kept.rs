@@ -1,0 +1,628 @@
+//! A shard with a journal on a simulated disk: producers, subscribers under every policy, crashes
+//! of the process and of the power, and an oracle.
+//!
+//! The payload of a chunk follows from its execution and its number. Each subscriber checks that
+//! it is given consecutive chunks of its kinds, that each gap is exact, and that one end comes.
+//! After a crash, another shard opens the same disk. Everything that was acknowledged has to be
+//! there, and no end may differ from one that was told.
+
+use std::cell::RefCell;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use crate::base::{ExecutionId, Instant, Random, SubscriberId};
+use crate::engine::{EngineLimits, From, SubscribeSpec};
+use crate::limits::{JOURNAL_SEGMENT_BYTES_MIN, RETENTION};
+use crate::memory::RingPoolConfig;
+use crate::reactor::Reactor;
+use crate::shard::{
+    Delivery, ExecuteOptions, JournalConfig, MemoryWatch, PublishError, Recall, Shard, ShardConfig,
+};
+use crate::sim::disk::{Crash, DiskFaults, SimDisk};
+use crate::sim::journal::JournalSummary;
+use crate::sim::reactor::SimReactor;
+use crate::sim::twice::run_twice;
+use crate::sim::world::{SimFaults, SimWorld};
+use crate::stream::{Durability, EndState, GapReason, Kind, Kinds, Outcome, Policy, Totals};
+use crate::tool::{Need, Prepared, Work};
+
+/// Runs a seed twice, and compares the two runs.
+///
+/// # Errors
+/// The failure, and the command that runs the seed again.
+pub fn run_kept_seed(seed: u64, verbose: bool) -> Result<JournalSummary, String> {
+    let options = format!("--kept --seed {seed}");
+    let difference = |first: &JournalSummary, second: &JournalSummary| {
+        format!("{:x} and {:x}", first.hash, second.hash)
+    };
+    run_twice(&options, verbose, |verbose| Ok(Trial::new(seed, verbose).run()), difference)
+}
+
+const STEPS: u32 = 250;
+/// Number of executions after which no other one is opened.
+const EXECUTIONS_MAX: usize = 24;
+/// Number of subscribers at a time.
+const FOLLOWERS_MAX: usize = 40;
+const DIRECTORY: &str = "/kept";
+
+/// The events of a seed, each with its count.
+#[derive(Debug, Default)]
+struct Counts {
+    chunks: u64,
+    given: u64,
+    unwritten: u64,
+    expired: u64,
+    corrupt: u64,
+    lag: u64,
+    ends: u64,
+    detached: u64,
+    crashes: u64,
+    power_cuts: u64,
+    disk_failures: u64,
+    restarted: u64,
+    recalled: u64,
+    lies: u64,
+    lost: u64,
+}
+
+/// An execution as the oracle knows it.
+struct Model {
+    id: ExecutionId,
+    number: u64,
+    durability: Durability,
+    /// Number of chunks that were published.
+    published: u64,
+    /// The last chunk that was acknowledged.
+    durable_seq: Option<u64>,
+    /// True while it is fed.
+    runs: bool,
+    /// The end that was told to anybody, and the number of chunks.
+    told: Option<(Outcome, u64)>,
+}
+
+/// The news of all subscribers.
+#[derive(Default)]
+struct Heard {
+    hash: u64,
+    counts: Counts,
+    ends: Vec<Told>,
+    failure: Option<String>,
+    /// The disk, if it lies.
+    liar: Option<SimDisk>,
+}
+
+/// An end that was told to a subscriber.
+struct Told {
+    number: u64,
+    outcome: Outcome,
+    kinds: Kinds,
+    from_seq: u64,
+    /// Totals of what it was given and missed.
+    all: Totals,
+}
+
+/// A subscriber, and what it has to be given next.
+struct KeptFollower {
+    number: u64,
+    from_seq: u64,
+    policy: Policy,
+    kinds: Kinds,
+    next_seq: u64,
+    given: Totals,
+    missed: Totals,
+    has_ended: bool,
+}
+
+struct Trial {
+    seed: u64,
+    verbose: bool,
+    random: Random,
+    world: SimWorld,
+    disk: SimDisk,
+    faults: DiskFaults,
+    shard: Shard<SimReactor>,
+    models: Vec<Model>,
+    followers: Vec<SubscriberId>,
+    heard: Rc<RefCell<Heard>>,
+    counts: Counts,
+    fault_count: usize,
+    next_number: u64,
+}
+
+/// The payload of a chunk.
+fn payload(number: u64, seq: u64) -> (Kind, Vec<u8>) {
+    let mut random = Random::new(number ^ seq.rotate_left(24));
+    let length = random.below(600);
+    let mut bytes = vec![0; length as usize];
+    random.fill(&mut bytes);
+    (Kind::ALL[random.below(3) as usize], bytes)
+}
+
+/// Totals of the chunks of these kinds.
+fn totals(number: u64, kinds: Kinds, seqs: impl Iterator<Item = u64>) -> Totals {
+    let mut totals = Totals::ZERO;
+    for seq in seqs {
+        let (kind, bytes) = payload(number, seq);
+        if kinds.contains(kind) {
+            totals.count(bytes.len() as u32);
+        }
+    }
+    totals
+}
+
+impl KeptFollower {
+    fn hear(&mut self, delivery: &Delivery<'_>, heard: &mut Heard) -> Result<(), String> {
+        let number = self.number;
+        match delivery {
+            Delivery::Chunk(chunk) => {
+                let (kind, bytes) = payload(number, chunk.seq);
+                if (chunk.kind, chunk.data) != (kind, &bytes[..]) {
+                    return Err(format!("chunk {} of {number} is wrong", chunk.seq));
+                }
+                self.skip_to(chunk.seq)?;
+                self.next_seq = chunk.seq + 1;
+                self.given.count(bytes.len() as u32);
+                heard.counts.given += 1;
+                heard.note(number ^ chunk.seq << 16);
+            }
+            Delivery::Gap(gap) => {
+                self.skip_to(gap.from_seq)?;
+                self.next_seq = gap.to_seq + 1;
+                let exact = totals(number, self.kinds, gap.from_seq..=gap.to_seq);
+                let told = Totals { chunks: gap.chunk_count, bytes: gap.byte_count };
+                // The number of chunks is a bound, with damage beside it, and if the subscriber
+                // begins within what is lost: nobody knows the totals before that.
+                let begins_within = gap.from_seq == self.from_seq && gap.from_seq > 1;
+                let may_be_bound = heard.is_damaged() || begins_within;
+                let may_be_bound = may_be_bound && told.chunks >= exact.chunks;
+                if told != exact && !may_be_bound {
+                    return Err(format!("{gap:?} of {number} has {exact:?}"));
+                }
+                self.missed = self.missed + told;
+                heard.note(gap.from_seq << 32 | gap.to_seq);
+                self.check_reason(gap.reason, heard)?;
+            }
+            Delivery::Progress(_) => {}
+            Delivery::End(ended) => {
+                if std::mem::replace(&mut self.has_ended, true) {
+                    return Err(format!("{number} ends twice"));
+                }
+                let end = &ended.end;
+                if (end.given, end.missed) != (self.given, self.missed) {
+                    return Err(format!("{number}: {end:?} is not {:?}", self.given));
+                }
+                match end.state {
+                    EndState::Ended(outcome) => {
+                        let all = self.given + self.missed;
+                        let (kinds, from_seq) = (self.kinds, self.from_seq);
+                        heard.ends.push(Told { number, outcome, kinds, from_seq, all });
+                        heard.counts.ends += 1;
+                    }
+                    EndState::Detached { .. } => heard.counts.detached += 1,
+                }
+                heard.note(number << 8 | 0xE);
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that nothing of its kinds lies before `seq`.
+    fn skip_to(&self, seq: u64) -> Result<(), String> {
+        let skipped = totals(self.number, self.kinds, self.next_seq..seq);
+        if seq < self.next_seq || skipped.chunks > 0 {
+            return Err(format!("{}: {seq} follows, not {}", self.number, self.next_seq));
+        }
+        Ok(())
+    }
+
+    fn check_reason(&self, reason: GapReason, heard: &mut Heard) -> Result<(), String> {
+        let is_damaged = heard.is_damaged();
+        let counts = &mut heard.counts;
+        let count = match reason {
+            GapReason::Unwritten => &mut counts.unwritten,
+            GapReason::Expired => &mut counts.expired,
+            GapReason::Corrupt if is_damaged => &mut counts.corrupt,
+            _ if !matches!(self.policy, Policy::Replay | Policy::Block) => &mut counts.lag,
+            _ => return Err(format!("{}: a gap with the reason {reason}", self.number)),
+        };
+        *count += 1;
+        Ok(())
+    }
+}
+
+impl Heard {
+    /// True if the disk was made to lie about something.
+    fn is_damaged(&self) -> bool {
+        self.liar.as_ref().is_some_and(|disk| !disk.planted().is_empty())
+    }
+
+    fn note(&mut self, number: u64) {
+        self.hash = (self.hash.rotate_left(7) ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+}
+
+fn open_shard(world: &SimWorld, seed: u64) -> std::io::Result<Shard<SimReactor>> {
+    let journal = JournalConfig {
+        segment_bytes: 4 * JOURNAL_SEGMENT_BYTES_MIN,
+        bytes_max: 12 * u64::from(JOURNAL_SEGMENT_BYTES_MIN),
+        ..JournalConfig::at(DIRECTORY)
+    };
+    let config = ShardConfig {
+        engine: EngineLimits { executions_max: 12, subscribers_max: 64, ..Default::default() },
+        rings: RingPoolConfig { prealloc_bytes: 0, bytes_max: 1 << 20, ..Default::default() },
+        memory: MemoryWatch::ByHand,
+        journal: Some(journal),
+        seed: Some(seed),
+        ..Default::default()
+    };
+    Shard::with_reactor(SimReactor::new(world), config)
+}
+
+impl Trial {
+    fn new(seed: u64, verbose: bool) -> Trial {
+        let mut random = Random::new(seed);
+        let world = SimWorld::new(random.next_u64(), SimFaults::NONE);
+        let disk = SimDisk::new(random.next_u64());
+        world.put_disk(&Path::new(DIRECTORY).join("shard-00"), &disk);
+        let lies = random.chance(1, 3);
+        let faults = match lies {
+            true => DiskFaults::drawn(&mut random),
+            false if random.chance(1, 2) => DiskFaults::SLOW,
+            false => DiskFaults::NONE,
+        };
+        let shard = open_shard(&world, random.next_u64()).expect("the disk is empty");
+        disk.set_faults(faults.clone());
+        let liar = lies.then(|| disk.clone());
+        Trial {
+            seed,
+            verbose,
+            random,
+            world,
+            disk,
+            faults,
+            shard,
+            models: Vec::new(),
+            followers: Vec::new(),
+            heard: Rc::new(RefCell::new(Heard { liar, ..Default::default() })),
+            counts: Counts::default(),
+            fault_count: 0,
+            next_number: 1,
+        }
+    }
+
+    fn say(&self, words: impl FnOnce() -> String) {
+        if self.verbose {
+            println!("{:>14} ns: {}", self.world.now().nanos(), words());
+        }
+    }
+
+    fn run(mut self) -> JournalSummary {
+        for _ in 0..STEPS {
+            self.step();
+            self.turn();
+            self.hear();
+        }
+        self.crash();
+        self.finish();
+        let image = self.disk.image_hash();
+        let mut heard = self.heard.borrow_mut();
+        heard.note(image);
+        heard.note(self.world.now().nanos());
+        self.counts.lies = self.disk.planted().len() as u64;
+        let Counts { chunks, crashes, power_cuts, disk_failures, restarted, .. } = self.counts;
+        let Counts { recalled, lies, lost, .. } = self.counts;
+        let Counts { given, unwritten, expired, corrupt, lag, ends, detached, .. } = heard.counts;
+        let happened = vec![
+            ("chunks", chunks),
+            ("given", given),
+            ("unwritten", unwritten),
+            ("expired", expired),
+            ("corrupt", corrupt),
+            ("other gaps", lag),
+            ("ends", ends),
+            ("detached", detached),
+            ("crashes", crashes),
+            ("power cuts", power_cuts),
+            ("disk failures", disk_failures),
+            ("restarted", restarted),
+            ("recalled", recalled),
+            ("faults", lies),
+            ("lost executions", lost),
+        ];
+        JournalSummary { hash: heard.hash, happened }
+    }
+
+    fn step(&mut self) {
+        match self.random.below(100) {
+            0..8 => self.open(),
+            8..45 => self.publish(),
+            45..50 => self.end(),
+            50..72 => self.follow(),
+            72..75 => self.leave(),
+            75..97 => {
+                let micros_max = 1 << self.random.below(18);
+                let micros = self.random.between(1, micros_max);
+                self.pass(Duration::from_micros(micros));
+            }
+            97..99 => self.crash(),
+            _ => self.pass(RETENTION / 2),
+        }
+    }
+
+    fn turn(&mut self) {
+        while self.shard.turn() {}
+        self.shard.audit();
+    }
+
+    /// Lets time pass. The shard gets a turn at each of its deadlines.
+    fn pass(&mut self, time: Duration) {
+        let until = self.world.now() + time;
+        while self.world.now() < until {
+            self.turn();
+            let now = self.world.now();
+            let deadline = self.shard.next_deadline().unwrap_or(Instant::FAR);
+            let next = until.min(deadline.max(now + Duration::from_micros(1)));
+            self.shard.reactor_mut().wait(Some(next));
+        }
+        self.turn();
+    }
+
+    fn open(&mut self) {
+        if self.models.len() >= EXECUTIONS_MAX {
+            return;
+        }
+        let durability =
+            if self.random.chance(1, 2) { Durability::Written } else { Durability::Synced };
+        let ring_bytes = 4 << (10 + 2 * self.random.below(2));
+        let need = Need { ring_bytes, ..Default::default() };
+        let prepared = Prepared { need, ..Prepared::new(Work::Feed) };
+        let options = ExecuteOptions {
+            durability: Some(durability),
+            grows: self.random.chance(1, 3),
+            ..Default::default()
+        };
+        let Ok(id) = self.shard.execute_prepared(prepared, options) else { return };
+        let number = self.next_number;
+        self.next_number += 1;
+        self.say(|| format!("{number} is opened, {durability}"));
+        let (published, durable_seq, told) = (0, None, None);
+        self.models.push(Model {
+            id,
+            number,
+            durability,
+            published,
+            durable_seq,
+            runs: true,
+            told,
+        });
+    }
+
+    fn drawn(&mut self, fits: impl Fn(&Model) -> bool) -> Option<usize> {
+        let all: Vec<usize> = (0..self.models.len()).filter(|at| fits(&self.models[*at])).collect();
+        let at = self.random.below(all.len().max(1) as u64) as usize;
+        all.get(at).copied()
+    }
+
+    fn publish(&mut self) {
+        let Some(at) = self.drawn(|model| model.runs) else { return self.open() };
+        for _ in 0..=self.random.below(40) {
+            let model = &mut self.models[at];
+            let seq = model.published + 1;
+            let (kind, bytes) = payload(model.number, seq);
+            model.published = seq; // Subscribers are given it before this returns.
+            match self.shard.publish(model.id, kind, &bytes) {
+                Ok(published) => assert_eq!(published, seq),
+                Err(error) => {
+                    let model = &mut self.models[at];
+                    model.published = seq - 1;
+                    model.runs = error != PublishError::NotFound;
+                    return;
+                }
+            }
+            self.counts.chunks += 1;
+        }
+    }
+
+    fn end(&mut self) {
+        let Some(at) = self.drawn(|model| model.runs) else { return };
+        let model = &mut self.models[at];
+        model.runs = false;
+        let (id, number) = (model.id, model.number);
+        self.say(|| format!("{number} ends"));
+        // It may have ended by itself: its disk has failed, or it still waits for a ring.
+        let _ = match self.random.below(3) {
+            0 => self.shard.cancel(id).map_err(|_| ()),
+            1 => self.shard.finish(id, Err("as it happens")).map_err(|_| ()),
+            _ => self.shard.finish(id, Ok(())).map_err(|_| ()),
+        };
+    }
+
+    fn follow(&mut self) {
+        let Some(at) = self.drawn(|_| true) else { return };
+        let (id, number) = (self.models[at].id, self.models[at].number);
+        match self.shard.recall(id) {
+            Ok(Recall::Here) => {}
+            Ok(Recall::Soon) => return self.counts.recalled += 1,
+            Err(_) => return,
+        }
+        let policy = Policy::ALL[self.random.below(7) as usize];
+        let mut kinds = Kinds::ALL;
+        if self.random.chance(1, 3) {
+            kinds = Kinds::NONE.with(Kind::ALL[self.random.below(3) as usize]);
+        }
+        let Ok(status) = self.shard.inspect(id) else { return };
+        let from_seq = match self.random.below(3) {
+            0 => self.random.between(1, status.head_seq + 1),
+            _ => 1,
+        };
+        self.follow_from(id, number, (policy, kinds, from_seq));
+    }
+
+    fn follow_from(
+        &mut self,
+        id: ExecutionId,
+        number: u64,
+        (policy, kinds, from_seq): (Policy, Kinds, u64),
+    ) {
+        if self.followers.len() >= FOLLOWERS_MAX {
+            return;
+        }
+        let limit_chunks = self.random.chance(1, 3).then(|| self.random.between(1, 14) as u32);
+        let from = From::Seq { seq: from_seq, seen: None };
+        let spec = SubscribeSpec { policy, kinds, limit_chunks, from, ..Default::default() };
+        let heard = Rc::clone(&self.heard);
+        let (given, missed) = (Totals::ZERO, Totals::ZERO);
+        let (next_seq, has_ended) = (from_seq, false);
+        let mut follower =
+            KeptFollower { number, from_seq, policy, kinds, next_seq, given, missed, has_ended };
+        self.say(|| format!("{number} is followed from {from_seq} under {policy}"));
+        let subscribed = self.shard.subscribe(id, spec, move |delivery| {
+            let mut heard = heard.borrow_mut();
+            if let Err(text) = follower.hear(delivery, &mut heard) {
+                heard.failure.get_or_insert(format!("under {policy}: {text}"));
+            }
+        });
+        self.followers.extend(subscribed);
+    }
+
+    fn leave(&mut self) {
+        if !self.followers.is_empty() {
+            let at = self.random.below(self.followers.len() as u64) as usize;
+            let _ = self.shard.unsubscribe(self.followers.swap_remove(at)); // It may have ended.
+        }
+    }
+
+    /// Takes what subscribers were told, and what was acknowledged.
+    fn hear(&mut self) {
+        let Trial { models, shard, heard, .. } = self;
+        let mut heard = heard.borrow_mut();
+        if let Some(text) = &heard.failure {
+            panic!("seed {}: {text}", self.seed);
+        }
+        for model in models.iter_mut() {
+            if let Some(seq) = shard.durable_seq(model.id) {
+                let before = model.durable_seq.unwrap_or(0);
+                assert!(seq >= before, "{}: {seq} after {before}", model.number);
+                assert!(seq <= model.published);
+                model.durable_seq = Some(seq);
+            }
+        }
+        let is_damaged = heard.is_damaged();
+        for Told { number, outcome, kinds, from_seq, all } in heard.ends.drain(..) {
+            let model = models.iter_mut().find(|model| model.number == number).expect("it is ours");
+            let published = model.published;
+            let told = model.told.get_or_insert((outcome, published));
+            assert_eq!(*told, (outcome, published), "two ends of {number}");
+            let exact = totals(number, kinds, from_seq..=published);
+            let may_be_bound = is_damaged || from_seq > 1;
+            assert!(all == exact || may_be_bound, "{number} from {from_seq}: {all:?}, {exact:?}");
+            model.runs = false;
+        }
+    }
+
+    /// Ends the process or the power, and starts again.
+    fn crash(&mut self) {
+        let is_power = self.random.chance(1, 2) || self.fault().is_some();
+        self.counts.crashes += 1;
+        self.counts.power_cuts += u64::from(is_power);
+        self.counts.disk_failures += u64::from(self.fault().is_some());
+        self.say(|| format!("crash, power: {is_power}"));
+        self.followers.clear();
+        self.disk.crash(if is_power { Crash::Power } else { Crash::Process });
+        self.disk.set_faults(DiskFaults::NONE);
+        let has_lied = self.disk.planted().len() > self.fault_count;
+        self.fault_count = self.disk.planted().len();
+        let seed = self.random.next_u64();
+        let mut opened = open_shard(&self.world, seed);
+        for _ in 0..STEPS {
+            if opened.is_ok() {
+                break;
+            }
+            self.disk.heal_sectors();
+            self.disk.crash(Crash::Process); // The attempt may have stopped anywhere.
+            opened = open_shard(&self.world, seed);
+        }
+        let shard = opened.unwrap_or_else(|error| panic!("seed {}: {error}", self.seed));
+        // The old one writes nothing more: its process is gone.
+        self.shard.keeping = None;
+        self.shard = shard;
+        self.heard.borrow_mut().ends.clear();
+        self.counts.restarted += self.shard.journal().expect("it has one").restarted;
+        self.check(is_power || has_lied);
+        self.disk.set_faults(self.faults.clone());
+    }
+
+    fn fault(&self) -> Option<crate::journal::Fault> {
+        self.shard.journal().expect("it has one").fault
+    }
+
+    fn is_damaged(&self) -> bool {
+        self.heard.borrow().is_damaged()
+    }
+
+    /// Compares what is kept with what was acknowledged and told.
+    fn check(&mut self, has_lost_cache: bool) {
+        let kept = self.shard.kept_executions();
+        for at in (0..self.models.len()).rev() {
+            let model = &self.models[at];
+            let (id, number) = (model.id, model.number);
+            let is_promised = model.durability == Durability::Synced || !has_lost_cache;
+            let may_be_lost = !is_promised || self.is_damaged();
+            if !kept.contains(&id) {
+                // What has ended may have expired.
+                let was_promised = model.durable_seq > Some(0) && model.told.is_none();
+                let has_expired = !model.runs;
+                assert!(!was_promised || may_be_lost || has_expired, "{number} is gone");
+                self.counts.lost += 1;
+                self.models.swap_remove(at);
+                continue;
+            }
+            while self.shard.recall(id) == Ok(Recall::Soon) {
+                self.pass(Duration::from_micros(100));
+            }
+            let Ok(status) = self.shard.inspect(id) else {
+                assert!(self.shard.recall(id).is_err()); // It has expired meanwhile.
+                self.models.swap_remove(at);
+                continue;
+            };
+            let model = &mut self.models[at];
+            let Some(outcome) = status.outcome else { panic!("{number} goes on") };
+            assert!(status.head_seq <= model.published, "{number} has chunks of its own");
+            if !may_be_lost {
+                assert!(status.head_seq >= model.durable_seq.unwrap_or(0), "{number} lost chunks");
+                if let Some(told) = model.told {
+                    assert_eq!(told, (outcome, status.head_seq), "{number} has another end");
+                }
+            }
+            (model.runs, model.told) = (false, Some((outcome, status.head_seq)));
+            (model.published, model.durable_seq) = (status.head_seq, Some(status.head_seq));
+        }
+    }
+
+    /// Lets everything come to its end without faults: each execution is read from its beginning.
+    fn finish(&mut self) {
+        self.disk.set_faults(DiskFaults::NONE);
+        self.disk.heal_sectors();
+        let all: Vec<(ExecutionId, u64)> =
+            self.models.iter().map(|model| (model.id, model.number)).collect();
+        for (id, number) in all {
+            while self.shard.recall(id) == Ok(Recall::Soon) {
+                self.pass(Duration::from_micros(100));
+            }
+            self.followers.clear();
+            let ends_before = self.heard.borrow().counts.ends;
+            self.follow_from(id, number, (Policy::Replay, Kinds::ALL, 1));
+            let is_followed = !self.followers.is_empty();
+            for _ in 0..STEPS {
+                if !is_followed || self.heard.borrow().counts.ends > ends_before {
+                    break;
+                }
+                self.pass(Duration::from_millis(1));
+            }
+            self.hear();
+            let ends = self.heard.borrow().counts.ends;
+            assert!(!is_followed || ends > ends_before, "{number} never comes to its end");
+        }
+    }
+}

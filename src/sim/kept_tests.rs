@@ -1,0 +1,348 @@
+//! A shard with a journal, on simulated disks. A disk stands still or fails, a tool waits for it,
+//! and many readers come at any time.
+
+use std::cell::RefCell;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::mpsc::{TryRecvError, channel};
+use std::time::Duration;
+
+use crate::base::{ExecutionId, Instant, Random};
+use crate::engine::SubscribeSpec;
+use crate::limits::JOURNAL_SEGMENT_BYTES;
+use crate::memory::RingPoolConfig;
+use crate::reactor::Reactor;
+use crate::shard::{
+    Delivery, ExecuteOptions, JournalConfig, MemoryWatch, Polled, Shard, ShardConfig,
+};
+use crate::sim::disk::{FailingOperation, SimDisk};
+use crate::sim::reactor::SimReactor;
+use crate::sim::world::{SimFaults, SimWorld};
+use crate::stream::{Durability, EndState, Gap, GapReason, Kind, Kinds, Outcome, Policy};
+use crate::tool::{Need, Prepared, SyncError, Work};
+
+const DIRECTORY: &str = "/kept";
+
+struct Kept {
+    world: SimWorld,
+    disk: SimDisk,
+    shard: Shard<SimReactor>,
+}
+
+impl Kept {
+    fn new() -> Kept {
+        let world = SimWorld::new(1, SimFaults::NONE);
+        let disk = SimDisk::new(1);
+        world.put_disk(&Path::new(DIRECTORY).join("shard-00"), &disk);
+        let journal = JournalConfig::at(DIRECTORY);
+        let rings = RingPoolConfig { prealloc_bytes: 0, bytes_max: 1 << 22, ..Default::default() };
+        let config = ShardConfig {
+            rings,
+            memory: MemoryWatch::ByHand,
+            journal: Some(journal),
+            seed: Some(1),
+            ..Default::default()
+        };
+        let mut shard = Shard::with_reactor(SimReactor::new(&world), config).unwrap();
+        shard.run_jobs_by_hand();
+        Kept { world, disk, shard }
+    }
+
+    fn open(&mut self, work: Work, durability: Durability) -> ExecutionId {
+        let need = Need { ring_bytes: 4 << 10, ..Default::default() };
+        let prepared = Prepared { need, ..Prepared::new(work) };
+        let options = ExecuteOptions { durability: Some(durability), ..Default::default() };
+        self.shard.execute_prepared(prepared, options).unwrap()
+    }
+
+    /// Lets time pass. The shard gets a turn at each of its deadlines.
+    fn pass(&mut self, time: Duration) {
+        let until = self.world.now() + time;
+        while self.world.now() < until {
+            while self.shard.turn() {}
+            let now = self.world.now();
+            let deadline = self.shard.next_deadline().unwrap_or(Instant::FAR);
+            let next = until.min(deadline.max(now + Duration::from_micros(1)));
+            self.shard.reactor_mut().wait(Some(next));
+        }
+        while self.shard.turn() {}
+        self.shard.audit();
+    }
+}
+
+const MILLISECOND: Duration = Duration::from_millis(1);
+
+/// The deliveries to one subscriber.
+#[derive(Default)]
+struct Given {
+    seqs: Vec<u64>,
+    gaps: Vec<Gap>,
+    end: Option<(EndState, Option<String>)>,
+}
+
+fn follow(kept: &mut Kept, id: ExecutionId, policy: Policy) -> Rc<RefCell<Given>> {
+    let given = Rc::new(RefCell::new(Given::default()));
+    let notes = Rc::clone(&given);
+    let spec = SubscribeSpec { policy, ..Default::default() };
+    let note = move |delivery: &Delivery<'_>| {
+        let mut notes = notes.borrow_mut();
+        match delivery {
+            Delivery::Chunk(chunk) => notes.seqs.push(chunk.seq),
+            Delivery::Gap(gap) => notes.gaps.push(*gap),
+            Delivery::Progress(_) => {}
+            Delivery::End(ended) => {
+                notes.end = Some((ended.end.state, ended.error.map(str::to_owned)));
+            }
+        }
+    };
+    kept.shard.subscribe(id, spec, note).unwrap();
+    given
+}
+
+#[test]
+fn a_producer_never_waits_for_a_disk_that_stands_still_and_the_hole_is_told_exactly() {
+    let mut kept = Kept::new();
+    let id = kept.open(Work::Feed, Durability::Written);
+    kept.pass(100 * MILLISECOND);
+    kept.disk.hold();
+    let (payload, before) = (vec![7; 700], kept.world.now());
+    // More than all buffers hold, during ten seconds.
+    let count = 12_000;
+    for seq in 1..=count {
+        assert_eq!(kept.shard.publish(id, Kind::Output, &payload), Ok(seq));
+        if seq % 1_200 == 0 {
+            kept.pass(Duration::from_secs(1));
+        }
+    }
+    assert!(kept.world.now().since(before) >= Duration::from_secs(10));
+    let missed = kept.shard.journal().unwrap().counters.missed_chunks;
+    assert!(missed > 0 && missed < count, "{missed}");
+    kept.disk.release();
+    kept.pass(100 * MILLISECOND);
+    kept.shard.publish(id, Kind::Output, b"behind the hole").unwrap();
+    kept.shard.finish(id, Ok(())).unwrap();
+    let given = follow(&mut kept, id, Policy::Replay);
+    kept.pass(Duration::from_secs(2));
+    let given = given.borrow();
+    let chunks = given.seqs.len() as u64;
+    let gaps: u64 = given.gaps.iter().map(|gap| gap.chunk_count).sum();
+    assert_eq!(chunks + gaps, count + 1);
+    for gap in &given.gaps {
+        assert_eq!(gap.reason, GapReason::Unwritten);
+        assert_eq!(gap.byte_count, gap.chunk_count * 700);
+        assert_eq!(gap.chunk_count, gap.to_seq - gap.from_seq + 1);
+    }
+    // The ring still has the newest of those that the disk has not.
+    assert!(gaps <= missed && gaps + 14 >= missed, "{gaps} of {missed}");
+    assert_eq!(given.end.as_ref().unwrap().0, EndState::Ended(Outcome::Completed));
+}
+
+#[test]
+fn a_tool_that_syncs_goes_on_after_the_sync_and_not_before() {
+    for durability in [Durability::Written, Durability::Synced] {
+        let mut kept = Kept::new();
+        let (told, hears) = channel();
+        let work = move |out: &mut crate::tool::Output| {
+            out.send(b"precious")?;
+            let synced = out.sync();
+            told.send(synced).unwrap();
+            Ok(synced?)
+        };
+        let id = kept.open(Work::Thread(Box::new(work)), durability);
+        kept.pass(MILLISECOND);
+        kept.disk.hold();
+        let job = kept.shard.next_job().unwrap();
+        let tool = std::thread::spawn(move || {
+            let mut output = job.output;
+            let result = (job.work)(&mut output);
+            (job.done)(output.into_writer(), result, false);
+        });
+        while kept.shard.inspect(id).unwrap().head_seq == 0 {
+            kept.pass(MILLISECOND);
+            std::thread::yield_now();
+        }
+        kept.pass(Duration::from_secs(10));
+        assert_eq!(hears.try_recv(), Err(TryRecvError::Empty));
+        kept.disk.release();
+        let synced = loop {
+            kept.pass(MILLISECOND);
+            if let Ok(synced) = hears.try_recv() {
+                break synced;
+            }
+            std::thread::yield_now();
+        };
+        assert_eq!(synced, Ok(()));
+        tool.join().unwrap();
+        kept.pass(Duration::from_secs(2));
+        assert_eq!(kept.shard.inspect(id).unwrap().outcome, Some(Outcome::Completed));
+    }
+}
+
+#[test]
+fn a_tool_that_syncs_is_let_go_when_it_is_stopped_and_without_a_journal() {
+    for durability in [Durability::None, Durability::Synced] {
+        let mut kept = Kept::new();
+        let (told, hears) = channel();
+        let work = move |out: &mut crate::tool::Output| {
+            out.send(b"precious")?;
+            told.send(out.sync()).unwrap();
+            Ok(())
+        };
+        let id = kept.open(Work::Thread(Box::new(work)), durability);
+        kept.pass(MILLISECOND);
+        kept.disk.hold();
+        let job = kept.shard.next_job().unwrap();
+        let tool = std::thread::spawn(move || {
+            let mut output = job.output;
+            let result = (job.work)(&mut output);
+            (job.done)(output.into_writer(), result, false);
+        });
+        while kept.shard.inspect(id).unwrap().head_seq == 0 {
+            kept.pass(MILLISECOND);
+            std::thread::yield_now();
+        }
+        kept.pass(10 * MILLISECOND);
+        if durability == Durability::Synced {
+            kept.shard.cancel(id).unwrap();
+        }
+        let synced = loop {
+            kept.pass(MILLISECOND);
+            if let Ok(synced) = hears.try_recv() {
+                break synced;
+            }
+            std::thread::yield_now();
+        };
+        let expected = match durability {
+            Durability::None => SyncError::NotKept,
+            _ => SyncError::Stopped,
+        };
+        assert_eq!(synced, Err(expected));
+        tool.join().unwrap();
+        kept.disk.release();
+        kept.pass(Duration::from_secs(2));
+    }
+}
+
+#[test]
+fn without_its_disk_what_was_promised_to_be_synced_fails_and_the_rest_goes_on() {
+    for operation in [FailingOperation::Write, FailingOperation::Sync] {
+        let mut kept = Kept::new();
+        let synced = kept.open(Work::Feed, Durability::Synced);
+        let written = kept.open(Work::Feed, Durability::Written);
+        for _ in 0..100 {
+            kept.shard.publish(synced, Kind::Output, b"promised").unwrap();
+            kept.shard.publish(written, Kind::Output, b"not so").unwrap();
+        }
+        kept.pass(100 * MILLISECOND);
+        assert_eq!(kept.shard.durable_seq(synced), Some(100));
+        let given = [synced, written].map(|id| follow(&mut kept, id, Policy::Replay));
+        for nth in 1..=4 {
+            kept.disk.fail_nth(operation, nth);
+        }
+        for seq in 101..=120 {
+            let _ = kept.shard.publish(synced, Kind::Output, b"promised"); // It may have failed.
+            assert_eq!(kept.shard.publish(written, Kind::Output, b"not so"), Ok(seq));
+            kept.pass(Duration::from_secs(1));
+        }
+        assert!(kept.shard.journal().unwrap().fault.is_some());
+        let (end, error) = given[0].borrow().end.clone().unwrap();
+        assert_eq!(end, EndState::Ended(Outcome::Failed));
+        assert!(error.unwrap().contains("disk of the journal"));
+        assert!(given[1].borrow().end.is_none());
+        kept.shard.finish(written, Ok(())).unwrap();
+        kept.pass(100 * MILLISECOND);
+        let given = given[1].borrow();
+        assert_eq!(given.end.as_ref().unwrap().0, EndState::Ended(Outcome::Completed));
+        assert_eq!((given.seqs.len(), given.gaps.len()), (120, 0)); // It read along.
+        let options = ExecuteOptions::default();
+        assert!(kept.shard.execute_prepared(Prepared::new(Work::Feed), options).is_err());
+    }
+}
+
+/// A reader with a pace of its own.
+struct Reader {
+    polled: Polled,
+    kinds: Kinds,
+    next_seq: u64,
+    given: u64,
+}
+
+fn kind_of(seq: u64) -> Kind {
+    Kind::ALL[(seq % 3) as usize]
+}
+
+/// Reads a few chunks. Returns false after the end.
+fn read(kept: &mut Kept, reader: &mut Reader, count: u64, head_seq: u64) -> bool {
+    for _ in 0..count {
+        match kept.shard.poll(&mut reader.polled) {
+            Some(Delivery::Chunk(chunk)) => {
+                let skipped = reader.next_seq..chunk.seq;
+                assert!(skipped.into_iter().all(|seq| !reader.kinds.contains(kind_of(seq))));
+                assert!(chunk.seq >= reader.next_seq);
+                assert_eq!(chunk.kind, kind_of(chunk.seq));
+                assert_eq!(chunk.data, chunk.seq.to_le_bytes());
+                reader.next_seq = chunk.seq + 1;
+                reader.given += 1;
+            }
+            Some(Delivery::Gap(gap)) => panic!("{gap:?}"),
+            Some(Delivery::Progress(_)) => {}
+            Some(Delivery::End(ended)) => {
+                let wanted = (1..=head_seq).filter(|seq| reader.kinds.contains(kind_of(*seq)));
+                assert_eq!(reader.given, wanted.count() as u64);
+                assert_eq!(ended.end.given.chunks, reader.given);
+                return false;
+            }
+            None => return true,
+        }
+    }
+    true
+}
+
+#[test]
+fn a_hundred_readers_come_while_the_ring_laps_a_thousand_times_and_each_has_everything_once() {
+    let mut kept = Kept::new();
+    let mut random = Random::new(5);
+    let id = kept.open(Work::Feed, Durability::Written);
+    kept.pass(10 * MILLISECOND);
+    let slots = u64::from(kept.shard.inspect(id).unwrap().ring.unwrap().slot_count);
+    let head_seq = 1_000 * slots;
+    let mut readers = Vec::new();
+    let mut come_count = 0;
+    let mut seq = 0;
+    while seq < head_seq || !readers.is_empty() {
+        let burst = random.between(1, 60);
+        for _ in 0..burst.min(head_seq - seq) {
+            let published = kept.shard.publish(id, kind_of(seq + 1), &(seq + 1).to_le_bytes());
+            if published.is_err() {
+                break; // A reader that has come level holds the producer back.
+            }
+            seq += 1;
+        }
+        if seq == head_seq {
+            let _ = kept.shard.finish(id, Ok(())); // It is finished once.
+        }
+        if come_count < 100 && random.chance(1, 4) {
+            let policy = if random.chance(1, 10) { Policy::Block } else { Policy::Replay };
+            let kinds = match random.below(3) {
+                0 => Kinds::NONE.with(Kind::ALL[random.below(3) as usize]),
+                _ => Kinds::ALL,
+            };
+            let spec = SubscribeSpec { policy, kinds, ..Default::default() };
+            let polled = kept.shard.subscribe_polled(id, spec).unwrap();
+            readers.push(Reader { polled, kinds, next_seq: 1, given: 0 });
+            come_count += 1;
+        }
+        let mut left = Vec::new();
+        for mut reader in readers {
+            let pace = random.between(1, 200);
+            if read(&mut kept, &mut reader, pace, head_seq) {
+                left.push(reader);
+            }
+        }
+        readers = left;
+        kept.pass(Duration::from_micros(random.below(300)));
+    }
+    assert_eq!(come_count, 100);
+    assert!(kept.shard.journal().unwrap().counters.missed_chunks == 0);
+    assert!(kept.shard.journal().unwrap().counters.bytes < u64::from(JOURNAL_SEGMENT_BYTES));
+}
