@@ -18,11 +18,12 @@ use counting::{
     FIRST_COUNTED, LAST_COUNTED, all_are_there, allocations, assert_none, at_chunk,
     the_watch_has_begun, wait_for_all, wait_until_counted,
 };
+use streamdoor::base::ExecutionId;
 use streamdoor::engine::{Hold, Start, SubscribeSpec};
 use streamdoor::memory::RingPoolConfig;
 use streamdoor::reactor::readings::KernelFiles;
-use streamdoor::shard::{Delivery, ExecuteOptions, Shard, ShardConfig};
-use streamdoor::stream::{Kind, Policy};
+use streamdoor::shard::{Delivery, ExecuteOptions, JournalConfig, Shard, ShardConfig};
+use streamdoor::stream::{Durability, Kind, Policy};
 use streamdoor::tool::{Context, EmitError, Prepared, Step, Tool, ToolSpec, Work};
 use streamdoor::wire::events::{self, WireEvent};
 #[cfg(feature = "server")]
@@ -43,6 +44,7 @@ fn nothing_allocates_on_the_chunk_path() {
     notifying_allocates_nothing();
     inline_nothing_allocates();
     fed_by_hand_nothing_allocates();
+    keeping_allocates_nothing();
     looking_at_memory_allocates_nothing();
     #[cfg(feature = "server")]
     logging_allocates_nothing();
@@ -198,6 +200,56 @@ fn fed_by_hand_nothing_allocates() {
             shard.turn();
         }
         assert_none(&format!("by hand, {policy}"));
+    }
+}
+
+/// Attaches a subscriber that gets its first chunks from the disk, and waits until it has all.
+fn subscribe_late(shard: &mut Shard, id: ExecutionId) {
+    let given = Rc::new(Cell::new(0));
+    let count = Rc::clone(&given);
+    let closure = move |delivery: &Delivery<'_>| {
+        count.set(count.get() + u64::from(matches!(delivery, Delivery::Chunk(_))));
+    };
+    shard.subscribe(id, spec(Policy::Replay), closure).unwrap();
+    let head_seq = FIRST_COUNTED / 2;
+    while given.get() < head_seq || shard.durable_seq(id) < Some(head_seq) {
+        if !shard.turn() {
+            shard.park(None);
+        }
+    }
+}
+
+/// Publishes with a journal on a real disk, for each policy and each durability.
+fn keeping_allocates_nothing() {
+    let directory = std::env::temp_dir().join(format!("streamdoor-kept-{}", std::process::id()));
+    for durability in [Durability::Written, Durability::Synced] {
+        for policy in Policy::ALL {
+            let journal = Some(JournalConfig::at(&directory));
+            let config = ShardConfig { journal, ..Default::default() };
+            let (mut shard, _) = Shard::new(config).unwrap();
+            let options = ExecuteOptions { durability: Some(durability), ..Default::default() };
+            let id = shard.execute_prepared(Prepared::new(Work::Feed), options).unwrap();
+            let filtered = SubscribeSpec {
+                kinds: streamdoor::stream::Kinds::NONE.with(Kind::Stderr),
+                ..spec(policy)
+            };
+            shard.subscribe(id, spec(policy), |_| {}).unwrap();
+            shard.subscribe(id, filtered, |_| {}).unwrap();
+            for seq in 1..=LAST_COUNTED {
+                let kind = if seq.is_multiple_of(3) { Kind::Stderr } else { Kind::Stdout };
+                shard.publish(id, kind, &[b'x'; 100]).unwrap();
+                if seq == FIRST_COUNTED / 2 {
+                    subscribe_late(&mut shard, id);
+                }
+                at_chunk(seq);
+                shard.turn();
+            }
+            assert_none(&format!("{durability}, {policy}"));
+            let missed = shard.journal().unwrap().counters.missed_chunks;
+            println!("{durability}, {policy}: {missed} chunks missed");
+            drop(shard);
+            std::fs::remove_dir_all(&directory).unwrap();
+        }
     }
 }
 

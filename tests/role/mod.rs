@@ -60,6 +60,11 @@ impl Role {
         self.lines.next().expect("it ended without another word").unwrap()
     }
 
+    /// Returns the lines that are left, after the process has ended.
+    pub fn rest(&mut self) -> Vec<String> {
+        self.lines.by_ref().map_while(Result::ok).collect()
+    }
+
     /// Ends a [`wait_for_word`] of the process.
     pub fn go_on(&mut self) {
         self.input.write_all(b"go on\n").unwrap();

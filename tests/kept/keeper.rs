@@ -1,0 +1,50 @@
+//! A shard with a journal, and chunks that follow from their execution and their number.
+
+use std::path::Path;
+
+use streamdoor::base::{ExecutionId, Random};
+use streamdoor::memory::RingPoolConfig;
+use streamdoor::shard::{
+    ExecuteError, ExecuteOptions, JournalConfig, MemoryWatch, Shard, ShardConfig,
+};
+use streamdoor::stream::{Durability, Kind};
+use streamdoor::tool::{Need, Prepared, Work};
+
+pub fn open_shard(directory: &Path) -> Shard {
+    let config = ShardConfig {
+        rings: RingPoolConfig { prealloc_bytes: 0, ..Default::default() },
+        memory: MemoryWatch::ByHand,
+        journal: Some(JournalConfig { segment_bytes: 1 << 20, ..JournalConfig::at(directory) }),
+        ..Default::default()
+    };
+    Shard::new(config).unwrap_or_else(|error| panic!("{error}")).0
+}
+
+/// Opens an execution with the smallest ring, unless the disk is too slow for that now.
+pub fn open(shard: &mut Shard, durability: Durability) -> Option<ExecutionId> {
+    let need = Need { ring_bytes: 4 << 10, ..Default::default() };
+    let prepared = Prepared { need, ..Prepared::new(Work::Feed) };
+    let options = ExecuteOptions { durability: Some(durability), ..Default::default() };
+    match shard.execute_prepared(prepared, options) {
+        Ok(id) => Some(id),
+        Err(ExecuteError::NotKept(_)) => None,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// The kind and the payload of a chunk.
+pub fn chunk(id: ExecutionId, seq: u64) -> (Kind, Vec<u8>) {
+    let mut random = Random::new(id.to_bits() as u64 ^ seq.rotate_left(24));
+    let mut bytes = vec![0; random.below(500) as usize];
+    random.fill(&mut bytes);
+    (Kind::ALL[random.below(3) as usize], bytes)
+}
+
+/// Takes turns until `is_done`.
+pub fn turn_until(shard: &mut Shard, mut is_done: impl FnMut(&mut Shard) -> bool) {
+    while !is_done(shard) {
+        if !shard.turn() {
+            shard.park(None);
+        }
+    }
+}
