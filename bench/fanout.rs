@@ -10,9 +10,10 @@ use crate::common::params::{Fanout, Mode, OPTIONS_HELP, Program};
 use crate::common::report::fanout_report;
 use crate::common::{Failure, drive, files, print};
 use crate::floor;
-use crate::ours::{Asleep, Ours};
+use crate::ours::{Asleep, Ours, Synced, Written};
 
-const PROGRAM: Program = Program { implementations: &["streamdoor", "floor"], has_payload: false };
+const PROGRAM: Program =
+    Program { implementations: &["streamdoor", "written", "synced", "floor"], has_payload: false };
 
 const HELP: &str = "\
 bench fanout: measure one producer and N subscribers; each subscriber gets each chunk
@@ -26,6 +27,9 @@ Usage: bench fanout [options]
   --impl NAME         the implementation to measure (streamdoor):
                       streamdoor  a shard driven by hand, one execution, `block` subscribers
                                   Subscribers that block poll for 50 µs first
+                      written, synced
+                                  the same, with a journal in the directory for temporary files;
+                                  not for subscribers that block
                       floor       a bare ring with bare cursors, see `bench floor --help`;
                                   subscribers that block use a futex, without polling first
                       Other crates: bench/peers
@@ -42,7 +46,14 @@ pub fn command(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Fail
     };
     let outcome = match params.implementation {
         "streamdoor" if params.mode == Mode::Blocked => drive::run_threads::<Asleep>(&params)?,
+        "written" | "synced" if params.mode == Mode::Blocked => {
+            let text =
+                format!("--impl {} is not for subscribers that block", params.implementation);
+            return Err(Failure::Usage(text));
+        }
         "streamdoor" => drive::run::<Ours>(&params)?,
+        "written" => drive::run::<Ours<Written>>(&params)?,
+        "synced" => drive::run::<Ours<Synced>>(&params)?,
         "floor" => floor::ring::measure(&params)?,
         other => unreachable!("`parse` takes only the names of PROGRAM, not {other}"),
     };

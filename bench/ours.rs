@@ -6,6 +6,8 @@
 //! has a delivery. Under `--touch none`, subscribers ask for headers only. The stamp is then the
 //! time of the chunk.
 
+use std::marker::PhantomData;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -13,9 +15,9 @@ use streamdoor::base::{ExecutionId, Instant};
 use streamdoor::engine::SubscribeSpec;
 use streamdoor::memory::RingPoolConfig;
 use streamdoor::shard::{
-    Audience, Delivery, ExecuteOptions, PublishError, Shard, ShardConfig, Subscriber,
+    Audience, Delivery, ExecuteOptions, JournalConfig, PublishError, Shard, ShardConfig, Subscriber,
 };
-use streamdoor::stream::{Kind, Policy};
+use streamdoor::stream::{Durability, Kind, Policy};
 use streamdoor::tool::{Need, Prepared, Work};
 
 use crate::common::BATCH_CHUNKS;
@@ -23,14 +25,54 @@ use crate::common::drive::{Gone, Inline, Produce, Setup, Stop, Subscribe, Thread
 use crate::common::receive::Receive;
 use crate::common::source::{STAMP_BYTES, Source};
 
-/// streamdoor, for `fanout --impl streamdoor`.
-pub struct Ours;
+/// streamdoor, for `fanout --impl streamdoor`, and for `written` and `synced`.
+pub struct Ours<P = NotKept>(PhantomData<P>);
+
+/// The promise for the chunks of the execution.
+pub trait Promise {
+    const DURABILITY: Durability;
+}
+
+/// No journal.
+pub struct NotKept;
+
+/// A journal, without a sync.
+pub struct Written;
+
+/// A journal, with a sync as soon as the last one has ended.
+pub struct Synced;
+
+impl Promise for NotKept {
+    const DURABILITY: Durability = Durability::None;
+}
+
+impl Promise for Written {
+    const DURABILITY: Durability = Durability::Written;
+}
+
+impl Promise for Synced {
+    const DURABILITY: Durability = Durability::Synced;
+}
+
+/// The directory of a journal. It is removed in the end.
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0); // A remaining folder does no harm.
+    }
+}
 
 /// Opens a shard with one execution. Its ring holds as many chunks as that of every other
-/// implementation.
-fn open(setup: &Setup) -> Result<(Shard, ExecutionId), String> {
+/// implementation. A journal is in the directory for temporary files.
+fn open<P: Promise>(setup: &Setup) -> Result<(Shard, ExecutionId, Option<Folder>), String> {
+    let folder = (P::DURABILITY != Durability::None).then(|| {
+        let name = format!("streamdoor-bench-{}", std::process::id());
+        Folder(std::env::temp_dir().join(name))
+    });
     let mut config = ShardConfig {
         rings: RingPoolConfig { prealloc_bytes: 0, ..Default::default() },
+        journal: folder.as_ref().map(|folder| JournalConfig::at(&folder.0)),
         ..Default::default()
     };
     config.engine.subscribers_max = config.engine.subscribers_max.max(setup.subscribers);
@@ -39,9 +81,9 @@ fn open(setup: &Setup) -> Result<(Shard, ExecutionId), String> {
     let ring_bytes = (setup.ring_chunks * 256).min(1 << 20) as u32;
     let need = Need { ring_bytes, chunk_bytes: setup.size_bytes as u32, ..Default::default() };
     let prepared = Prepared { need, ..Prepared::new(Work::Feed) };
-    let id = shard.execute_prepared(prepared, ExecuteOptions::default());
-    let id = id.map_err(|error| error.to_string())?;
-    Ok((shard, id))
+    let options = ExecuteOptions { durability: Some(P::DURABILITY), ..Default::default() };
+    let id = shard.execute_prepared(prepared, options).map_err(|error| error.to_string())?;
+    Ok((shard, id, folder))
 }
 
 fn spec() -> SubscribeSpec {
@@ -55,13 +97,13 @@ fn stamp_of(payload: &[u8]) -> Instant {
     Instant::from_nanos(u64::from_le_bytes(*stamp))
 }
 
-impl Inline for Ours {
+impl<P: Promise> Inline for Ours<P> {
     fn run<S: Source, R: Receive>(
         setup: &Setup,
         source: &mut S,
         receiver: Rc<R>,
     ) -> Result<(), String> {
-        let (mut shard, id) = open(setup)?;
+        let (mut shard, id, _folder) = open::<P>(setup)?;
         for _ in 0..setup.subscribers {
             let receiver = Rc::clone(&receiver);
             let closure = move |delivery: &Delivery<'_>| {
@@ -84,6 +126,7 @@ impl Inline for Ours {
             }
             shard.turn();
         }
+        drop(shard); // Before its files.
         Ok(())
     }
 }
@@ -92,6 +135,7 @@ impl Inline for Ours {
 pub struct Producer {
     shard: Shard,
     id: ExecutionId,
+    _folder: Option<Folder>,
 }
 
 impl Produce for Producer {
@@ -133,16 +177,16 @@ impl Drop for Producer {
 /// All subscribers, on one thread.
 pub struct Readers(Vec<Subscriber>);
 
-impl Threads for Ours {
+impl<P: Promise> Threads for Ours<P> {
     type Producer = Producer;
     type Subscribers = Readers;
 
     fn open(setup: &Setup) -> Result<(Producer, Readers), String> {
-        let (mut shard, id) = open(setup)?;
+        let (mut shard, id, _folder) = open::<P>(setup)?;
         let readers: Result<Vec<Subscriber>, String> = (0..setup.subscribers)
             .map(|_| shard.subscribe_remote(id, spec()).map_err(|error| error.to_string()))
             .collect();
-        Ok((Producer { shard, id }, Readers(readers?)))
+        Ok((Producer { shard, id, _folder }, Readers(readers?)))
     }
 }
 

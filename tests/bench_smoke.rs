@@ -51,6 +51,17 @@ fn every_subscriber_is_given_every_chunk_and_percentiles_are_in_order() {
 }
 
 #[test]
+fn subscribers_of_a_shard_with_a_journal_are_given_every_chunk() {
+    for implementation in ["written", "synced"] {
+        for mode in modes() {
+            let words = format!("fanout --smoke --impl {implementation} --subscribers 3");
+            let text = text(&format!("{words} --mode {mode}"));
+            assert_eq!(number(&text, "deliveries"), 300.0, "{text}");
+        }
+    }
+}
+
+#[test]
 fn subscribers_that_sleep_are_given_every_chunk() {
     if !two_cpus() {
         assert_eq!(bench("fanout --smoke --mode blocked").status.code(), Some(3));
@@ -446,6 +457,7 @@ fn help_is_given_and_bad_usage_exits_with_2() {
         "fanout --subscribers 0",
         "fanout --size 1",
         "fanout --mode asleep",
+        "fanout --mode blocked --impl written",
         "fanout --rate",
         "floor --rate max",
         "floor --subscribers 2",
