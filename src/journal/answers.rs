@@ -5,7 +5,7 @@ use std::io;
 
 use super::WishToken;
 
-/// The reason why a journal takes nothing more. No acknowledgement follows. [`Journal::locate`]
+/// The reason why a journal takes nothing more. No acknowledgement follows. `Journal::locate`
 /// still finds what is on the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {

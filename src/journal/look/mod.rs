@@ -6,7 +6,7 @@
 //!
 //! - `blocks.rs` walks over the blocks of a segment, and tells a torn end from damage as
 //!   [`super::recovery`] does. `rows.rs` reads the index of a sealed segment.
-//! - [`list`] sums up each execution, [`output`] gives the chunks of one, and [`verify`] checks
+//! - `list.rs` sums up each execution, `output.rs` gives the chunks of one, and `verify.rs` checks
 //!   every byte that counts.
 //!
 //! Absent: writes, and knowledge of the details of records.
