@@ -140,6 +140,19 @@ pub(super) enum Next {
     CaughtUp,
 }
 
+impl Detail {
+    /// Makes sure that no more was passed than there was. A damaged disk can contradict itself. The
+    /// totals at the end are then those of the execution, and not those of the deliveries.
+    fn fit(&mut self, seen: Totals) {
+        let passed = self.start + self.missed;
+        if passed.chunks > seen.chunks || passed.bytes > seen.bytes {
+            let Totals { chunks, bytes } = self.missed;
+            self.start = Totals::ZERO;
+            self.missed = Totals { chunks: chunks.min(seen.chunks), bytes: bytes.min(seen.bytes) };
+        }
+    }
+}
+
 /// The chunks that the disk is asked for: see [`crate::engine::Action::Fetch`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fetch {
@@ -437,6 +450,15 @@ impl Local {
     /// Takes the answer of the disk, and moves behind it. Returns the gap to report, if there is
     /// one.
     pub fn fetched(&mut self, seqs: Range<u64>, result: Fetched, log: &ChunkLog) -> Option<Gap> {
+        let is_settled = seqs.end >= log.tail_seq();
+        let gap = self.take_fetched(seqs, result, log);
+        if is_settled {
+            self.detail.fit(self.cursor.seen);
+        }
+        gap
+    }
+
+    fn take_fetched(&mut self, seqs: Range<u64>, result: Fetched, log: &ChunkLog) -> Option<Gap> {
         let asked_until_seq = std::mem::take(&mut self.fetch_until_seq);
         let Range { start: from_seq, end: until_seq } = seqs;
         assert!(self.cursor.is_away());

@@ -193,7 +193,8 @@ fn a_restarted_shard_has_everything_and_fails_what_was_running() {
                 assert!(given.seqs.iter().copied().eq(1..=count));
                 let (end, error) = given.end.clone().unwrap();
                 assert_eq!(end.state, EndState::Ended(Outcome::Failed));
-                assert!(error.unwrap().contains(text));
+                let error = error.unwrap();
+                assert!(error.contains(text), "{error}");
             }
         }
     }

@@ -48,7 +48,12 @@ struct Recalling {
     kept: KeptId,
     /// The end and the totals of all chunks, once they are read.
     end: Option<(EndedDetails, KindTotals)>,
+    /// Number of reads that have failed.
+    failed_count: u32,
 }
+
+/// Number of times that a record is read before it counts as damaged.
+const ATTEMPTS_MAX: u32 = 3;
 
 impl Archive {
     /// The id of the engine for an execution that was brought back.
@@ -81,7 +86,7 @@ pub(crate) fn recall<R: Reactor + 'static, O: Outlet<R>>(
     let kept = keeping.journal.find(id.to_bits()).ok_or(NotFound)?;
     let ended = keeping.journal.get(kept).and_then(|kept| kept.ended).ok_or(NotFound)?;
     if !keeping.archive.on_their_way.iter().any(|recalling| recalling.kept == kept) {
-        keeping.archive.on_their_way.push(Recalling { id, kept, end: None });
+        keeping.archive.on_their_way.push(Recalling { id, kept, end: None, failed_count: 0 });
         keeping.read_record(kept, ended, &mut shard.reactor);
     }
     Ok(Recall::Soon)
@@ -115,6 +120,12 @@ pub(super) fn on_record<R: Reactor + 'static, O: Outlet<R>>(
     let (record, opened) = (kept.ended.expect("it has ended"), kept.opened);
     let published = kept.published();
     let bytes = result.map_or(&[][..], |bytes| &buffer[..bytes as usize]);
+    if result.is_err() && recallings[at].failed_count + 1 < ATTEMPTS_MAX {
+        recallings[at].failed_count += 1;
+        let record = if recallings[at].end.is_none() { record } else { opened };
+        keeping.read_record(kept_id, record, &mut shard.reactor);
+        return;
+    }
     if recallings[at].end.is_none() {
         recallings[at].end = Some(end_of(journal, record.lsn, bytes, kept_id, published));
         keeping.read_record(kept_id, opened, &mut shard.reactor);
@@ -165,7 +176,7 @@ fn bring_back<R: Reactor + 'static, O: Outlet<R>>(
     recalling: Recalling,
     opened: OpenedDetails,
 ) {
-    let Recalling { id, kept, end } = recalling;
+    let Recalling { id, kept, end, .. } = recalling;
     let (details, totals) = end.expect("it was read first");
     let verdict = details.verdict(totals);
     let Ok(secret) = shard.secrets.draw() else { return };
