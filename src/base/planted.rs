@@ -72,8 +72,6 @@ pub enum Planted {
     FetchRepeats = 31,
     /// The chunk behind those from the disk is not given.
     FetchSkips = 32,
-    /// A subscriber that reads from the disk is level as soon as the ring holds its next chunk.
-    LevelAtTail = 33,
     /// A block counts although it was written for another place.
     StaleBlockTaken = 34,
     /// A run has one chunk too few in the index of its segment.
@@ -129,8 +127,8 @@ mod chosen {
 impl Planted {
     /// True if the campaign of the shard with a journal has to find it.
     pub fn is_of_kept(self) -> bool {
-        use Planted::{EndToldTooEarly, FetchRepeats, FetchSkips, LevelAtTail};
-        matches!(self, EndToldTooEarly | FetchRepeats | FetchSkips | LevelAtTail)
+        use Planted::{EndToldTooEarly, FetchRepeats, FetchSkips};
+        matches!(self, EndToldTooEarly | FetchRepeats | FetchSkips)
     }
 
     /// True if the campaign of the journal has to find it.
@@ -139,7 +137,7 @@ impl Planted {
     }
 
     /// Every bug.
-    pub const ALL: [Planted; 38] = [
+    pub const ALL: [Planted; 37] = [
         Planted::ClaimAfterWrite,
         Planted::DataWrapBeforeSlotWrap,
         Planted::TailOffByOne,
@@ -175,7 +173,6 @@ impl Planted {
         Planted::EndKeptBeforeSync,
         Planted::FetchRepeats,
         Planted::FetchSkips,
-        Planted::LevelAtTail,
         Planted::EndToldTooEarly,
         Planted::UnsyncedServed,
     ];
