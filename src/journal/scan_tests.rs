@@ -366,7 +366,7 @@ fn flip(disk: &mut Disk, lsn: Lsn, bit: u32) {
 
 #[test]
 fn a_run_inside_of_a_payload_counts_only_if_the_journal_has_written_it() {
-    // Whoever forges it knows everything but the random number.
+    // The forger knows everything but the random number.
     let is_taken = |journal: u128, damaged: fn(Lsn) -> Lsn| {
         let (mut small, block) = with_payload(|at| forged_run(journal, at));
         flip(&mut small.disk, damaged(block), 70);

@@ -4,7 +4,8 @@
 use std::cell::RefCell;
 use std::path::Path;
 use std::rc::Rc;
-use std::sync::mpsc::{TryRecvError, channel};
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::base::{ExecutionId, Instant, Random};
@@ -19,7 +20,7 @@ use crate::sim::disk::{FailingOperation, SimDisk};
 use crate::sim::reactor::SimReactor;
 use crate::sim::world::{SimFaults, SimWorld};
 use crate::stream::{Durability, EndState, Gap, GapReason, Kind, Kinds, Outcome, Policy};
-use crate::tool::{Need, Prepared, SyncError, Work};
+use crate::tool::{Need, Output, Prepared, SyncError, Work};
 
 const DIRECTORY: &str = "/kept";
 
@@ -137,12 +138,17 @@ fn a_producer_never_waits_for_a_disk_that_stands_still_and_the_hole_is_told_exac
     assert_eq!(given.end.as_ref().unwrap().0, EndState::Ended(Outcome::Completed));
 }
 
-#[test]
-fn a_tool_that_syncs_goes_on_after_the_sync_and_not_before() {
-    for durability in [Durability::Written, Durability::Synced] {
-        let mut kept = Kept::new();
-        let (told, hears) = channel();
-        let work = move |out: &mut crate::tool::Output| {
+/// A tool on a thread that has sent a chunk, and waits for a disk that stands still.
+struct Syncing {
+    id: ExecutionId,
+    answers: Receiver<Result<(), SyncError>>,
+    thread: JoinHandle<()>,
+}
+
+impl Syncing {
+    fn begin(kept: &mut Kept, durability: Durability) -> Syncing {
+        let (told, answers) = channel();
+        let work = move |out: &mut Output| {
             out.send(b"precious")?;
             let synced = out.sync();
             told.send(synced).unwrap();
@@ -152,7 +158,7 @@ fn a_tool_that_syncs_goes_on_after_the_sync_and_not_before() {
         kept.pass(MILLISECOND);
         kept.disk.hold();
         let job = kept.shard.next_job().unwrap();
-        let tool = std::thread::spawn(move || {
+        let thread = std::thread::spawn(move || {
             let mut output = job.output;
             let result = (job.work)(&mut output);
             (job.done)(output.into_writer(), result, false);
@@ -161,18 +167,33 @@ fn a_tool_that_syncs_goes_on_after_the_sync_and_not_before() {
             kept.pass(MILLISECOND);
             std::thread::yield_now();
         }
-        kept.pass(Duration::from_secs(10));
-        assert_eq!(hears.try_recv(), Err(TryRecvError::Empty));
-        kept.disk.release();
-        let synced = loop {
+        Syncing { id, answers, thread }
+    }
+
+    /// Lets time pass until the tool goes on. Returns the answer that it got.
+    fn end(self, kept: &mut Kept) -> Result<(), SyncError> {
+        let answer = loop {
             kept.pass(MILLISECOND);
-            if let Ok(synced) = hears.try_recv() {
-                break synced;
+            if let Ok(answer) = self.answers.try_recv() {
+                break answer;
             }
             std::thread::yield_now();
         };
-        assert_eq!(synced, Ok(()));
-        tool.join().unwrap();
+        self.thread.join().unwrap();
+        answer
+    }
+}
+
+#[test]
+fn a_tool_that_syncs_goes_on_after_the_sync_and_not_before() {
+    for durability in [Durability::Written, Durability::Synced] {
+        let mut kept = Kept::new();
+        let syncing = Syncing::begin(&mut kept, durability);
+        let id = syncing.id;
+        kept.pass(Duration::from_secs(10));
+        assert_eq!(syncing.answers.try_recv(), Err(TryRecvError::Empty));
+        kept.disk.release();
+        assert_eq!(syncing.end(&mut kept), Ok(()));
         kept.pass(Duration::from_secs(2));
         assert_eq!(kept.shard.inspect(id).unwrap().outcome, Some(Outcome::Completed));
     }
@@ -180,47 +201,14 @@ fn a_tool_that_syncs_goes_on_after_the_sync_and_not_before() {
 
 #[test]
 fn a_tool_that_syncs_is_let_go_when_it_is_stopped_and_without_a_journal() {
-    for durability in [Durability::None, Durability::Synced] {
-        let mut kept = Kept::new();
-        let (told, hears) = channel();
-        let work = move |out: &mut crate::tool::Output| {
-            out.send(b"precious")?;
-            told.send(out.sync()).unwrap();
-            Ok(())
-        };
-        let id = kept.open(Work::Thread(Box::new(work)), durability);
-        kept.pass(MILLISECOND);
-        kept.disk.hold();
-        let job = kept.shard.next_job().unwrap();
-        let tool = std::thread::spawn(move || {
-            let mut output = job.output;
-            let result = (job.work)(&mut output);
-            (job.done)(output.into_writer(), result, false);
-        });
-        while kept.shard.inspect(id).unwrap().head_seq == 0 {
-            kept.pass(MILLISECOND);
-            std::thread::yield_now();
-        }
-        kept.pass(10 * MILLISECOND);
-        if durability == Durability::Synced {
-            kept.shard.cancel(id).unwrap();
-        }
-        let synced = loop {
-            kept.pass(MILLISECOND);
-            if let Ok(synced) = hears.try_recv() {
-                break synced;
-            }
-            std::thread::yield_now();
-        };
-        let expected = match durability {
-            Durability::None => SyncError::NotKept,
-            _ => SyncError::Stopped,
-        };
-        assert_eq!(synced, Err(expected));
-        tool.join().unwrap();
-        kept.disk.release();
-        kept.pass(Duration::from_secs(2));
-    }
+    let mut kept = Kept::new();
+    let syncing = Syncing::begin(&mut kept, Durability::Synced);
+    kept.pass(10 * MILLISECOND);
+    kept.shard.cancel(syncing.id).unwrap();
+    assert_eq!(syncing.end(&mut kept), Err(SyncError::Stopped));
+    let mut kept = Kept::new();
+    let syncing = Syncing::begin(&mut kept, Durability::None);
+    assert_eq!(syncing.end(&mut kept), Err(SyncError::NotKept));
 }
 
 #[test]

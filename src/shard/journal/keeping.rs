@@ -539,7 +539,7 @@ pub(crate) fn shut_down<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R,
         shard.reactor.poll();
         let now = shard.reactor.now();
         let finished = keeping.take_completions(&mut shard.reactor, now);
-        drop(finished); // Nobody is left who reads.
+        drop(finished); // No reader is left.
     }
 }
 
