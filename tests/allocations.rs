@@ -363,9 +363,9 @@ fn framing_them_allocates_nothing() {
         sse::write_event(&mut middle, &WireEvent::Gap(gap)); // All connections share it.
         #[cfg(feature = "server")]
         let chunk = http1::begin_chunk(&mut out);
-        let bytes = 1_000 * seq;
+        let (bytes, chunks, has_ended) = (1_000 * seq, Some(seq), false);
         let cursors =
-            executions.map(|execution| Cursor { execution, seq, bytes, chunks: Some(seq) });
+            executions.map(|execution| Cursor { execution, seq, bytes, chunks, has_ended });
         sse::write_cursors(&mut out, &cursors);
         out.extend_from_slice(&middle);
         out.extend_from_slice(sse::END);

@@ -214,7 +214,9 @@ fn encode_sse(times: u64) -> Result<(), String> {
         out.clear();
         let frame = http1::begin_chunk(&mut out);
         let bytes = seq * PAYLOAD.len() as u64;
-        sse::write_cursors(&mut out, &[Cursor { execution: EXECUTION, seq, bytes, chunks: None }]);
+        let (chunks, has_ended) = (None, false);
+        let cursor = Cursor { execution: EXECUTION, seq, bytes, chunks, has_ended };
+        sse::write_cursors(&mut out, &[cursor]);
         sse::write_event(&mut out, &black_box(chunk(seq)));
         out.extend_from_slice(sse::END);
         http1::end_chunk(&mut out, frame);

@@ -4,7 +4,7 @@
 //! library's own tests the check is a constant `false`, and the step is not compiled. In them, at
 //! most one bug is chosen for the whole process, before anything runs.
 
-/// The bugs, by number. 31 to 33 are free.
+/// The bugs, by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Planted {
@@ -72,6 +72,8 @@ pub enum Planted {
     FetchRepeats = 31,
     /// The chunk behind those from the disk is not given.
     FetchSkips = 32,
+    /// A subscriber that reads from the disk is level as soon as the ring holds its next chunk.
+    LevelAtTail = 33,
     /// A block counts although it was written for another place.
     StaleBlockTaken = 34,
     /// A run has one chunk too few in the index of its segment.
@@ -127,8 +129,8 @@ mod chosen {
 impl Planted {
     /// True if the campaign of the shard with a journal has to find it.
     pub fn is_of_kept(self) -> bool {
-        use Planted::{EndToldTooEarly, FetchRepeats, FetchSkips};
-        matches!(self, EndToldTooEarly | FetchRepeats | FetchSkips)
+        use Planted::{EndToldTooEarly, FetchRepeats, FetchSkips, LevelAtTail};
+        matches!(self, EndToldTooEarly | FetchRepeats | FetchSkips | LevelAtTail)
     }
 
     /// True if the campaign of the journal has to find it.
@@ -137,7 +139,7 @@ impl Planted {
     }
 
     /// Every bug.
-    pub const ALL: [Planted; 37] = [
+    pub const ALL: [Planted; 38] = [
         Planted::ClaimAfterWrite,
         Planted::DataWrapBeforeSlotWrap,
         Planted::TailOffByOne,
@@ -173,6 +175,7 @@ impl Planted {
         Planted::EndKeptBeforeSync,
         Planted::FetchRepeats,
         Planted::FetchSkips,
+        Planted::LevelAtTail,
         Planted::EndToldTooEarly,
         Planted::UnsyncedServed,
     ];

@@ -10,7 +10,7 @@
 
 use super::error::ClientError;
 use super::event::{ChunkEvent, EndEvent, StartedEvent};
-use crate::stream::{EndState, Gap, Totals};
+use crate::stream::{EndState, Gap, Outcome, Totals};
 use crate::wire::sse::{Reached, SeenTotals};
 
 /// The progress of a stream, over all its connections.
@@ -26,8 +26,8 @@ pub(super) struct Order {
     /// The chunks of the wanted kinds that came or were reported missing up to there. `None` if
     /// neither the events nor the server tell.
     seen: Option<SeenTotals>,
-    /// The cursor of the execution's end, once it has come.
-    end_seq: Option<u64>,
+    /// The newest chunk of the execution, once its end has come.
+    head_seq: Option<u64>,
     /// The chunks and bytes that came, over all connections.
     given: Totals,
     /// The chunks and bytes that gaps reported missing, over all connections.
@@ -45,7 +45,7 @@ impl Order {
             reported_seq: after.map(|reached| reached.seq),
             reported_bytes: None,
             seen: None,
-            end_seq: None,
+            head_seq: None,
             given: Totals::ZERO,
             missed: Totals::ZERO,
             is_resumed: false,
@@ -74,8 +74,8 @@ impl Order {
 
     /// The position to continue after, with the counts if they are known.
     pub fn reached(&self) -> Option<Reached> {
-        let seq = self.end_seq.or(self.reported_seq)?;
-        Some(Reached { seq, seen: self.seen })
+        let seq = self.head_seq.or(self.reported_seq)?;
+        Some(Reached { seq, seen: self.seen, has_ended: self.head_seq.is_some() })
     }
 
     fn reported(&self) -> u64 {
@@ -195,11 +195,17 @@ impl Order {
 
     /// Checks that nothing is missing before the end, and that its totals are right.
     pub fn end(&mut self, ended: &EndEvent, id: Option<Reached>) -> Result<(), ClientError> {
-        let (is_own, behind_seq) = match ended.end.state {
-            EndState::Ended(_) => (true, id.map_or(self.reported().saturating_add(1), |id| id.seq)),
-            EndState::Detached { resume_from, .. } => (false, resume_from),
+        let id = id.filter(|id| id.has_ended); // The id of an earlier event stays in force.
+        let head_seq = match ended.end.state {
+            EndState::Ended(_) => Some(id.map_or(self.reported(), |id| id.seq)),
+            EndState::Detached { resume_from, .. } => {
+                self.advance(resume_from)?;
+                None
+            }
         };
-        self.advance(behind_seq)?;
+        if let Some(head_seq) = head_seq {
+            self.advance(head_seq.saturating_add(1))?;
+        }
         let (given, reported) = (self.given, ended.end.given);
         if !self.is_resumed && given != reported {
             return Err(ClientError::protocol(format!(
@@ -208,7 +214,9 @@ impl Order {
             )));
         }
         let published = ended.end.published;
-        if let Some(seen) = self.seen
+        if self.was_cut_short(ended) {
+            self.know(None);
+        } else if let Some(seen) = self.seen
             && published != (Totals { chunks: seen.chunks, bytes: seen.bytes })
         {
             return Err(ClientError::protocol(format!(
@@ -217,17 +225,16 @@ impl Order {
                 seen.chunks, seen.bytes, published.chunks, published.bytes
             )));
         }
-        let said = id.filter(|_| is_own).and_then(|reached| reached.seen);
-        // If a cursor leaves the number of chunks out, its `seq` counts the end as a chunk. Only
-        // the bytes are compared.
-        let agrees = |said: SeenTotals| self.seen.is_none_or(|seen| seen.bytes == said.bytes);
-        if !said.is_none_or(agrees) {
-            return Err(ClientError::protocol(
-                "the cursor of the end counts a different number of bytes than came",
-            ));
-        }
-        self.end_seq = is_own.then_some(behind_seq);
+        agreed(self.seen, id.filter(|_| head_seq.is_some()))?;
+        self.head_seq = head_seq;
         Ok(())
+    }
+
+    /// True if the newest chunks that came were lost with the server, which has started again.
+    fn was_cut_short(&self, ended: &EndEvent) -> bool {
+        let has_failed = ended.end.state == EndState::Ended(Outcome::Failed);
+        let is_short = self.seen.is_some_and(|seen| ended.end.published.chunks < seen.chunks);
+        self.is_resumed && has_failed && is_short
     }
 
     /// Sets the counts up to `reported_seq`.

@@ -92,7 +92,7 @@ impl FollowOptions {
 
     /// The position after which every chunk must come, if it is known in advance.
     pub(super) fn begin_after(&self) -> Option<Reached> {
-        let unseen = |seq| Some(Reached { seq, seen: None });
+        let unseen = |seq| Some(Reached { seq, seen: None, has_ended: false });
         match (self.after, self.from) {
             (Some(reached), _) => Some(reached),
             (None, From::Start) => unseen(0),
@@ -359,7 +359,7 @@ mod tests {
             ..FollowOptions::default()
         };
         let seen = Some(SeenTotals { chunks: 7, bytes: 900 });
-        let request = follow(id, Some(Reached { seq: 41, seen }), &options);
+        let request = follow(id, Some(Reached { seq: 41, seen, has_ended: false }), &options);
         let query = "ndjson&from=5&policy=drop_oldest&max_chunks=7&max_bytes=9&kinds=stdout,stderr\
                      &coalesce_us=2000&coalesce_bytes=512&acks=3";
         assert_eq!(request.target, format!("{path}{query}"));

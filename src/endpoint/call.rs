@@ -250,8 +250,8 @@ pub struct Follow {
     /// True if the executions were requested as a list. Each event's `id:` then holds the cursors
     /// of all of them.
     pub is_combined: bool,
-    /// True if the client resumes: it sent the cursor of the last event that it saw.
-    pub resumes: bool,
+    /// The executions whose end the client has received, as its cursors say.
+    pub seen_ends: SmallVec<[ExecutionId; 1]>,
     /// The format of the stream.
     pub format: StreamFormat,
     /// The delivery options.

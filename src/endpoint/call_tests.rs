@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::json;
-use smallvec::smallvec;
+use smallvec::{SmallVec, smallvec};
 
 use super::exchange::{called, get, post, with};
 use super::*;
@@ -126,7 +126,7 @@ fn follow(execution: ExecutionId, from: From) -> Follow {
     Follow {
         executions: smallvec![(execution, from)],
         is_combined: false,
-        resumes: false,
+        seen_ends: SmallVec::new(),
         format: StreamFormat::Sse,
         delivery_options: DeliveryOptions::default(),
         front: FrontOptions::default(),
@@ -211,14 +211,17 @@ fn a_stream_goes_on_behind_the_last_event_that_was_seen() {
         (&one, format!("{a}:0:0"), vec![(a, seen(1, 0, 0))]),
         (&one, format!("{a}:41:900"), vec![(a, seen(42, 41, 900))]),
         (&one, format!("{a}:41:900:7"), vec![(a, seen(42, 7, 900))]),
+        (&one, format!("{a}:41:900:end"), vec![(a, seen(42, 41, 900))]),
         (&two, format!("{a}:1,{b}:2"), vec![(a, seq(2)), (b, seq(3))]),
         (&two, format!("{b}:2,{a}:0"), vec![(a, seq(1)), (b, seq(3))]),
+        (&two, format!("{b}:2,{a}:0:end"), vec![(a, seq(1)), (b, seq(3))]),
     ];
     for (target, cursor, places) in table {
         let request = with("GET", target, &format!("last-event-id: {cursor}\r\n"));
         let ApiCall::Follow(follow) = called(&request) else { panic!() };
         assert_eq!(follow.executions.to_vec(), places, "{target} {cursor}");
-        assert!(follow.resumes);
+        let seen_ends: &[ExecutionId] = if cursor.ends_with(":end") { &[a] } else { &[] };
+        assert_eq!(follow.seen_ends.as_slice(), seen_ends, "{cursor}");
         assert_eq!(follow.is_combined, places.len() > 1);
     }
 }

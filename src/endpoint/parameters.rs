@@ -437,14 +437,14 @@ impl<'a> Parameters<'a> {
             let since = last_event_id.map(|id| event_of(front, id, executions[0])).transpose()?;
             return self.follow_front(executions, from, format, since);
         }
-        let places = match last_event_id {
+        let (places, seen_ends) = match last_event_id {
             Some(text) => resume(text, executions)?,
-            None => executions.iter().map(|id| (*id, from)).collect(),
+            None => (executions.iter().map(|id| (*id, from)).collect(), SmallVec::new()),
         };
         Ok(Follow {
             executions: places,
             is_combined: false,
-            resumes: last_event_id.is_some(),
+            seen_ends,
             format,
             delivery_options: self.delivery_options()?,
             front: FrontOptions::default(),
@@ -467,7 +467,7 @@ impl<'a> Parameters<'a> {
         Ok(Follow {
             executions: executions.iter().map(|id| (*id, from)).collect(),
             is_combined: false,
-            resumes: false,
+            seen_ends: SmallVec::new(),
             format,
             delivery_options: self.delivery_options()?,
             front: FrontOptions { since, ..FrontOptions::default() },
@@ -639,20 +639,22 @@ const PAGE: &str = "text/html";
 /// The media types of metrics. If a client prefers none, the first one is used.
 pub(super) const METRICS_TYPES: &[&str] = &["text/plain", "application/openmetrics-text"];
 
+/// The beginning of each execution of a stream, and the executions that have ended for its client.
+type Places = (SmallVec<[(ExecutionId, From); 1]>, SmallVec<[ExecutionId; 1]>);
+
 /// Returns where each execution continues after the event that the client saw last.
-fn resume(
-    text: &str,
-    executions: &[ExecutionId],
-) -> Result<SmallVec<[(ExecutionId, From); 1]>, ApiError> {
+fn resume(text: &str, executions: &[ExecutionId]) -> Result<Places, ApiError> {
     let invalid = |error: CursorError| {
         let error = ApiError::new(Status::BAD_REQUEST, "invalid_cursor", error.to_string());
         error.field("last-event-id")
     };
     let cursors = parse_cursors(text).map_err(invalid)?;
-    let seen = cursors.of(executions).map_err(invalid)?;
-    let place = |(id, reached): (&ExecutionId, Reached)| Some((*id, behind(reached)?));
-    let places: Option<_> = executions.iter().zip(seen).map(place).collect();
-    places.ok_or_else(|| invalid(CursorError::BadNumber))
+    let (mut places, mut seen_ends) = Places::default();
+    for (id, reached) in executions.iter().zip(cursors.of(executions).map_err(invalid)?) {
+        places.push((*id, behind(reached).ok_or_else(|| invalid(CursorError::BadNumber))?));
+        seen_ends.extend(reached.has_ended.then_some(*id));
+    }
+    Ok((places, seen_ends))
 }
 
 /// Returns the position after a cursor.

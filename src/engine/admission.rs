@@ -84,7 +84,11 @@ pub(super) fn first_cursor(
         From::Start => Ok(Cursor::new(1, Totals::ZERO)),
         From::Live => Ok(Cursor::new(next_seq, log.totals_through_head(spec.kinds))),
         From::Seq { seq: 0, .. } => Err(SubscribeError::Invalid { field: "from" }),
-        From::Seq { seq, .. } if seq > next_seq => Err(SubscribeError::NotYet { next_seq }),
+        From::Seq { seq, .. } if seq > next_seq => match execution.state.is_over() {
+            // A power cut may have taken the newest chunks that the subscriber has seen.
+            true => Ok(Cursor::new(next_seq, log.totals_through_head(spec.kinds))),
+            false => Err(SubscribeError::NotYet { next_seq }),
+        },
         From::Seq { seq: 1, .. } => Ok(Cursor::new(1, Totals::ZERO)),
         From::Seq { seq, .. } if seq >= log.tail_seq() => {
             Ok(Cursor::new(seq, totals_before(spec.kinds, seq, log)))

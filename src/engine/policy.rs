@@ -23,6 +23,7 @@
 //!
 //! Tests: below against a log that forgets nothing; `sim/campaigns.rs` against the running engine.
 
+use crate::base::planted::{Planted, planted};
 use crate::limits;
 use crate::stream::{Gap, GapReason, Kinds, Meta, Policy, Terms, Totals};
 
@@ -169,7 +170,7 @@ pub fn is_near(terms: &Terms, cursor: &Cursor, log: &impl Log) -> bool {
     }
     match terms.policy {
         Policy::Block | Policy::Replay => true,
-        _ => terms.limit.holds(pending(terms, cursor, log)),
+        _ => terms.limit.holds(pending(terms, cursor, log)) || planted(Planted::LevelAtTail),
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::tests::{RING, TestEngine, with};
 use super::*;
 use crate::base::{ExecutionId, Random};
-use crate::stream::{DetachReason, Gap, Kind, Kinds, Policy, Totals};
+use crate::stream::{DetachReason, End, Gap, Kind, Kinds, Policy, Totals};
 
 /// Thirty chunks, every third of them on standard error; the last fourteen are held.
 fn written(world: &mut TestEngine) -> ExecutionId {
@@ -72,6 +72,28 @@ fn who_says_what_it_has_seen_is_believed_as_far_as_that_can_be() {
                 assert_eq!(told, expected, "{context}");
             }
         }
+    }
+}
+
+/// A power cut may have taken the newest chunks from the log, and not from the subscriber.
+#[test]
+fn who_is_ahead_of_an_execution_that_is_over_is_given_its_end() {
+    for seq in [31, 32, u64::MAX] {
+        let mut world = TestEngine::new(4, 4);
+        let id = written(&mut world);
+        world.handle(Event::ProducerEnded(id.slot, ProducerEnd::Done));
+        world.take();
+        let seen = Some(Totals { chunks: seq - 1, bytes: 1 << 40 });
+        let spec = SubscribeSpec { from: From::Seq { seq, seen }, ..with(Policy::Drop) };
+        world.subscribe(id, spec).unwrap();
+        let ends = world.take().into_iter().filter_map(|action| match action {
+            Action::End(_, _, end) => Some(end),
+            Action::Gap(..) => panic!("nothing is missing"),
+            _ => None,
+        });
+        let ends: Vec<End> = ends.collect();
+        assert_eq!(ends.len(), 1, "{seq}");
+        assert_eq!((ends[0].given, ends[0].missed), (Totals::ZERO, Totals::ZERO), "{seq}");
     }
 }
 

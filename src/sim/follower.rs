@@ -411,6 +411,16 @@ impl Follower {
         Some(ring.map_or(window, |ring| window.min(u64::from(ring.slot_count / 2).max(1))))
     }
 
+    /// Notes that its ring has grown. If that was for it, its first chunks came before this.
+    pub fn learn_ring(&mut self, execution: &ExecutionModel) {
+        if let (Some(window), Some(first_seq)) =
+            (self.window_chunks(execution), self.first_given_seq)
+            && self.acked_seq < first_seq
+        {
+            self.acked_until_seq = self.acked_until_seq.max(first_seq + window);
+        }
+    }
+
     /// True if chunk `seq`, with all unacknowledged chunks before it, takes more than half of the
     /// payload area. Chunks under way to a subscriber that replays have to be kept.
     fn fills_ring(&self, seq: u64, execution: &ExecutionModel) -> bool {

@@ -65,7 +65,7 @@ impl Stage {
                 let status = self.shard.inspect(id).ok();
                 self.note_ring(execution, status.as_ref()); // It may have grown for this reader.
                 self.note_backlog(execution, follower, &seat);
-                self.check_granted(follower, &spec, headers_only);
+                self.check_granted(follower, &spec, headers_only, status);
                 self.check_taken_over(&spec, is_promised);
                 let is_slow = self.random.chance(self.plan.slow_readers, 1_000);
                 let (stuck_until, rest) = (Instant::ZERO, ReaderSleep::Awake);
@@ -294,7 +294,13 @@ impl Stage {
     }
 
     /// Checks that the grant equals the request, with the defaults filled in.
-    fn check_granted(&mut self, follower: usize, spec: &SubscribeSpec, headers_only: bool) {
+    fn check_granted(
+        &mut self,
+        follower: usize,
+        spec: &SubscribeSpec,
+        headers_only: bool,
+        status: Option<Status>,
+    ) {
         let mut scene = self.shared.lock();
         let is_remote = scene.followers[follower].habitat.is_elsewhere();
         scene.followers[follower].is_joining = false;
@@ -309,9 +315,11 @@ impl Stage {
             From::Start => {}
         }
         let follower = &scene.followers[follower];
+        let over = status.filter(|status| status.state.is_over());
+        let next_seq = over.map_or(u64::MAX, |status| status.head_seq + 1);
         let asked_seq = match spec.from {
             From::Start => Some(1),
-            From::Seq { seq, .. } => Some(seq),
+            From::Seq { seq, .. } => Some(seq.min(next_seq)), // Nothing follows the end.
             From::Live => None, // The model may be ahead of the shard.
         };
         let (first_seq, index) = (follower.first_seq, follower.execution);
@@ -439,6 +447,7 @@ fn is_refused_rightly(spec: &SubscribeSpec, error: SubscribeError, status: &Stat
         SubscribeError::NotYet { next_seq } => {
             next_seq == status.head_seq + 1
                 && matches!(spec.from, From::Seq { seq, .. } if seq > next_seq)
+                && !status.state.is_over()
         }
         SubscribeError::NoLongerHeld { tail_seq } => {
             tail_seq == status.tail_seq

@@ -7,6 +7,7 @@
 //! there, and no end may differ from one that was told.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
@@ -17,14 +18,17 @@ use crate::limits::{JOURNAL_SEGMENT_BYTES_MIN, RETENTION};
 use crate::memory::RingPoolConfig;
 use crate::reactor::Reactor;
 use crate::shard::{
-    Delivery, ExecuteOptions, JournalConfig, MemoryWatch, PublishError, Recall, Shard, ShardConfig,
+    Delivery, Ended, ExecuteOptions, JournalConfig, MemoryWatch, PublishError, Recall, Shard,
+    ShardConfig,
 };
 use crate::sim::disk::{Crash, DiskFaults, SimDisk};
 use crate::sim::journal::JournalSummary;
 use crate::sim::reactor::SimReactor;
 use crate::sim::twice::run_twice;
 use crate::sim::world::{SimFaults, SimWorld};
-use crate::stream::{Durability, EndState, GapReason, Kind, Kinds, Outcome, Policy, Totals};
+use crate::stream::{
+    DetachReason, Durability, End, EndState, GapReason, Kind, Kinds, Outcome, Policy, Totals,
+};
 use crate::tool::{Need, Prepared, Work};
 
 /// Runs a seed twice, and compares the two runs.
@@ -88,6 +92,8 @@ struct Heard {
     counts: Counts,
     ends: Vec<Told>,
     failure: Option<String>,
+    /// The newest chunk of each execution, by its number.
+    heads: HashMap<u64, u64>,
     /// The disk, if it lies.
     liar: Option<SimDisk>,
 }
@@ -106,8 +112,11 @@ struct Told {
 struct KeptFollower {
     number: u64,
     from_seq: u64,
-    policy: Policy,
     kinds: Kinds,
+    /// The lag that its policy allows, if that is a number of chunks.
+    limit_chunks: u64,
+    /// True once it lagged by no more than that.
+    was_level: bool,
     next_seq: u64,
     given: Totals,
     missed: Totals,
@@ -183,6 +192,12 @@ impl KeptFollower {
                 heard.note(gap.from_seq << 32 | gap.to_seq);
                 self.check_reason(gap.reason, heard)?;
             }
+            Delivery::End(Ended {
+                end: End { state: EndState::Detached { reason, .. }, .. },
+                ..
+            }) if *reason == DetachReason::Lag && !self.was_level => {
+                return Err(format!("{number} lags before it was level"));
+            }
             Delivery::Progress(_) => {}
             Delivery::End(ended) => {
                 if std::mem::replace(&mut self.has_ended, true) {
@@ -205,7 +220,15 @@ impl KeptFollower {
                 heard.note(number << 8 | 0xE);
             }
         }
+        self.look_at_lag(heard);
         Ok(())
+    }
+
+    /// Notes that it is level. Its policy applies from then on.
+    fn look_at_lag(&mut self, heard: &Heard) {
+        let head_seq = heard.heads.get(&self.number).copied().unwrap_or(0);
+        let lag = totals(self.number, self.kinds, self.next_seq..=head_seq);
+        self.was_level |= lag.chunks <= self.limit_chunks;
     }
 
     /// Checks that nothing of its kinds lies before `seq`.
@@ -224,7 +247,7 @@ impl KeptFollower {
             GapReason::Unwritten => &mut counts.unwritten,
             GapReason::Expired => &mut counts.expired,
             GapReason::Corrupt if is_damaged => &mut counts.corrupt,
-            _ if !matches!(self.policy, Policy::Replay | Policy::Block) => &mut counts.lag,
+            _ if self.was_level && self.limit_chunks > 0 => &mut counts.lag,
             _ => return Err(format!("{}: a gap with the reason {reason}", self.number)),
         };
         *count += 1;
@@ -412,11 +435,13 @@ impl Trial {
             let seq = model.published + 1;
             let (kind, bytes) = payload(model.number, seq);
             model.published = seq; // Subscribers are given it before this returns.
+            self.heard.borrow_mut().heads.insert(model.number, seq);
             match self.shard.publish(model.id, kind, &bytes) {
                 Ok(published) => assert_eq!(published, seq),
                 Err(error) => {
                     let model = &mut self.models[at];
                     model.published = seq - 1;
+                    self.heard.borrow_mut().heads.insert(model.number, seq - 1);
                     model.runs = error != PublishError::NotFound;
                     return;
                 }
@@ -453,8 +478,10 @@ impl Trial {
             kinds = Kinds::NONE.with(Kind::ALL[self.random.below(3) as usize]);
         }
         let Ok(status) = self.shard.inspect(id) else { return };
+        // A subscriber can be ahead of what a power cut has left.
+        let ahead = if status.state.is_over() { 5 } else { 0 };
         let from_seq = match self.random.below(3) {
-            0 => self.random.between(1, status.head_seq + 1),
+            0 => self.random.between(1, status.head_seq + 1 + ahead),
             _ => 1,
         };
         self.follow_from(id, number, (policy, kinds, from_seq));
@@ -473,10 +500,25 @@ impl Trial {
         let from = From::Seq { seq: from_seq, seen: None };
         let spec = SubscribeSpec { policy, kinds, limit_chunks, from, ..Default::default() };
         let heard = Rc::clone(&self.heard);
-        let (given, missed) = (Totals::ZERO, Totals::ZERO);
-        let (next_seq, has_ended) = (from_seq, false);
-        let mut follower =
-            KeptFollower { number, from_seq, policy, kinds, next_seq, given, missed, has_ended };
+        let limit_chunks = match policy {
+            Policy::Drop => limit_chunks.unwrap_or(10).into(),
+            Policy::Buffer => limit_chunks.unwrap_or(100).into(),
+            Policy::Disconnect => limit_chunks.unwrap_or(1_000).into(),
+            Policy::Replay | Policy::Block => 0, // They never lag.
+            Policy::DropOldest | Policy::Conflate => u64::MAX, // They want only the newest.
+        };
+        let mut follower = KeptFollower {
+            number,
+            from_seq,
+            kinds,
+            limit_chunks,
+            was_level: false,
+            next_seq: from_seq,
+            given: Totals::ZERO,
+            missed: Totals::ZERO,
+            has_ended: false,
+        };
+        follower.look_at_lag(&self.heard.borrow());
         self.say(|| format!("{number} is followed from {from_seq} under {policy}"));
         let subscribed = self.shard.subscribe(id, spec, move |delivery| {
             let mut heard = heard.borrow_mut();
@@ -598,6 +640,7 @@ impl Trial {
             }
             (model.runs, model.told) = (false, Some((outcome, status.head_seq)));
             (model.published, model.durable_seq) = (status.head_seq, Some(status.head_seq));
+            self.heard.borrow_mut().heads.insert(number, status.head_seq);
         }
     }
 

@@ -159,9 +159,7 @@ impl Stage {
         let mut wrong = None;
         if let Some(token) = status.as_ref().and_then(|status| status.token) {
             let listed = self.shard.tokens().find(|&(listed, ..)| listed == token);
-            let has_ended = status.is_some_and(|status| {
-                matches!(status.state, ExecutionState::Ended(_) | ExecutionState::Draining)
-            });
+            let has_ended = status.is_some_and(|status| status.state.is_over());
             let forgets = self.random.chance(1, 4);
             let forgot = forgets.then(|| self.shard.forget_token(token).is_ok());
             let found = self.shard.find_token(token).ok();

@@ -148,6 +148,10 @@ impl Stage {
                 }
                 Some(before) if before.slot_count < ring.slot_count => {
                     scene.coverage.count("ring grown");
+                    let Scene { executions, followers, .. } = &mut *scene;
+                    let model = &executions[execution];
+                    let all = followers.iter_mut().filter(|each| each.execution == execution);
+                    all.for_each(|follower| follower.learn_ring(model));
                 }
                 _ => {}
             }

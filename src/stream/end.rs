@@ -44,6 +44,11 @@ pub enum Outcome {
 }
 
 impl ExecutionState {
+    /// True if the execution publishes nothing more.
+    pub fn is_over(self) -> bool {
+        matches!(self, ExecutionState::Draining | ExecutionState::Ended(_))
+    }
+
     /// All states, in the order of a life.
     pub const ALL: [ExecutionState; 7] = [
         ExecutionState::Queued,

@@ -265,7 +265,7 @@ fn an_interrupt_cancels_the_execution_of_a_call() {
         let seq = after(request) + 1;
         tell(&mut bytes, SSE, Some(seq - 1), &started(seq));
         let cancelled = end(EndState::Ended("cancelled"), std::iter::empty(), seq - 1);
-        tell(&mut bytes, SSE, Some(seq), &cancelled);
+        tell(&mut bytes, SSE, Some(seq - 1), &cancelled);
         Reply::Last(bytes)
     });
     let mut child = program(&["call", &server.url, "t"])

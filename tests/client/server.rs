@@ -164,9 +164,9 @@ pub fn tell(out: &mut Vec<u8>, format: StreamFormat, seq: Option<u64>, event: &W
         StreamFormat::Ndjson => event.write_line(&mut frame),
         StreamFormat::Sse | StreamFormat::Front(_) => {
             if let Some(seq) = seq {
-                let is_end = matches!(event, WireEvent::End(_)); // Its cursor has no chunk.
-                let bytes = bytes_before(if is_end { seq } else { seq + 1 });
-                let cursor = sse::Cursor { execution: ID, seq, bytes, chunks: None };
+                let has_ended = matches!(event, WireEvent::End(_));
+                let bytes = bytes_before(seq + 1);
+                let cursor = sse::Cursor { execution: ID, seq, bytes, chunks: None, has_ended };
                 sse::write_cursors(&mut frame, &[cursor]);
             }
             sse::write_event(&mut frame, event);
@@ -291,7 +291,7 @@ pub fn script_under(policy: &'static str, format: StreamFormat, after: u64) -> V
     }
     let given = (after + 1..=HEAD_SEQ).filter(|seq| !(5..=7).contains(seq));
     let end = end(events::EndState::Ended("completed"), given, HEAD_SEQ);
-    tell(&mut out, format, Some(HEAD_SEQ + 1), &end);
+    tell(&mut out, format, Some(HEAD_SEQ), &end);
     out.extend_from_slice(BODY_END);
     out
 }

@@ -107,7 +107,7 @@ fn a_stream_that_is_cut_at_any_byte_is_whole_and_without_repeats() {
                 assert_eq!(reached.is_some(), cut_at >= begun.len(), "cut at {cut_at}");
                 // The counts of seen data are sent, too: SSE has them in its ids, for NDJSON they
                 // are summed.
-                if let Some(Reached { seq, seen }) = reached {
+                if let Some(Reached { seq, seen, .. }) = reached {
                     let seen_expected = SeenTotals { chunks: seq, bytes: bytes_before(seq + 1) };
                     assert_eq!(seen, Some(seen_expected), "cut at {cut_at}");
                 }
@@ -157,7 +157,11 @@ fn a_server_that_begins_again_is_not_heard_twice() {
     check(&events);
     assert_eq!((stream.reconnects(), stream.reported_seq()), (3, Some(HEAD_SEQ)));
     let seen = Some(SeenTotals { chunks: HEAD_SEQ, bytes: bytes_before(HEAD_SEQ + 1) });
-    assert_eq!(stream.reached(), Some(Reached { seq: HEAD_SEQ + 1, seen }), "behind the end");
+    assert_eq!(
+        stream.reached(),
+        Some(Reached { seq: HEAD_SEQ, seen, has_ended: true }),
+        "behind the end"
+    );
     assert!(stream.next().is_none() && stream.poll().is_none());
 }
 
@@ -227,11 +231,11 @@ fn what_an_answer_without_a_stream_means() {
 
     let server = with(nothing.clone(), nothing.clone());
     for (seq, seen, behind) in [
-        (HEAD_SEQ + 1, None, "10"),
-        (HEAD_SEQ + 1, Some(SeenTotals { chunks: HEAD_SEQ, bytes: 70 }), "10:70:9"),
-        (0, Some(SeenTotals { chunks: 0, bytes: 0 }), "0:0"),
+        (HEAD_SEQ, None, "9:end"),
+        (HEAD_SEQ, Some(SeenTotals { chunks: HEAD_SEQ, bytes: 70 }), "9:70:end"),
+        (0, Some(SeenTotals { chunks: 0, bytes: 0 }), "0:0:end"),
     ] {
-        let after = Some(Reached { seq, seen });
+        let after = Some(Reached { seq, seen, has_ended: true });
         let finished = FollowOptions { after, ..FollowOptions::default() };
         assert_eq!(follow(&server, finished).unwrap(), []);
         let cursor = format!("{ID}:{behind}");
@@ -309,7 +313,7 @@ fn what_is_not_right_is_not_passed_on() {
     };
     let all = told(|out| {
         begin(out);
-        tell(out, sse, Some(2), &ended(1));
+        tell(out, sse, Some(1), &ended(1));
     });
     assert_eq!(all.unwrap().len(), 3);
 
@@ -325,7 +329,7 @@ fn what_is_not_right_is_not_passed_on() {
     assert_eq!(hole(result), (2, 3));
     let result = told(|out| {
         begin(out);
-        tell(out, sse, Some(3), &ended(1)); // Chunk 2 was lost before the end.
+        tell(out, sse, Some(2), &ended(1)); // Chunk 2 was lost before the end.
     });
     assert_eq!(hole(result), (2, 3));
 
@@ -337,7 +341,7 @@ fn what_is_not_right_is_not_passed_on() {
     protocol(told(|out| (0..2).for_each(|_| tell(out, sse, Some(0), &started(1)))), "twice");
     let result = told(|out| {
         begin(out);
-        tell(out, sse, Some(2), &ended(2));
+        tell(out, sse, Some(1), &ended(2));
     });
     protocol(result, "the end reports");
     protocol(told(|out| body_chunk(out, b"data: {\n\n")), "JSON");
@@ -401,7 +405,7 @@ fn nothing_is_acknowledged_once_the_end_is_here() {
         let state = events::EndState::Ended("completed");
         let WireEvent::End(ended) = end(state, 1..=20, 20) else { unreachable!() };
         let whole = events::EndEvent { missed_chunks: 0, missed_bytes: 0, ..ended };
-        tell(&mut rest, sse, Some(21), &WireEvent::End(whole));
+        tell(&mut rest, sse, Some(20), &WireEvent::End(whole));
         rest.extend_from_slice(b"0\r\n\r\n");
         stream.write_all(&rest).unwrap();
         written_sender.send(()).unwrap();

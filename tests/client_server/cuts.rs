@@ -136,12 +136,12 @@ fn behind_the_end_there_is_nothing_and_before_the_first_chunk_everything() {
             // This is the end's own id. Without ids and with a filter the position of the end is
             // unknown.
             if format == StreamFormat::Sse || kinds.is_all() {
-                assert_eq!(reached.seq, 8);
+                assert_eq!((reached.seq, reached.has_ended), (7, true));
                 assert_eq!(again(reached), []);
             }
             for seen in [None, Some(SeenTotals { chunks: 0, bytes: 0 })] {
                 assert_eq!(
-                    check(&again(Reached { seq: 0, seen }), &delivery_options, 7),
+                    check(&again(Reached { seq: 0, seen, has_ended: false }), &delivery_options, 7),
                     Totals::ZERO
                 );
             }

@@ -139,7 +139,10 @@ fn another_user_is_told_to_go() {
 /// Starts producers with large rings until memory is short. Returns them and the refusal of the
 /// next one.
 fn until_memory_is_short(door: &Door) -> (Vec<DoorWriter>, ServerRefusal) {
-    let large = ProduceOptions { ring_bytes: Some(1 << 20), ..ProduceOptions::default() };
+    // No producer waits for a reader, because none comes.
+    let execution = ExecuteOptions { hold: Some(Hold::Newest), ..ExecuteOptions::default() };
+    let large =
+        ProduceOptions { ring_bytes: Some(1 << 20), execution, ..ProduceOptions::default() };
     let mut writers = Vec::new();
     let refusal = loop {
         match door.produce("large", &large) {

@@ -120,6 +120,10 @@ fn it_begins_where_it_is_told_to_and_an_ended_execution_is_read_again() {
     assert_eq!((tail.seqs[0], tail.seqs.len()), (91, 10));
     assert!(tail.bytes == first.bytes[90 * 50..]);
     let beyond = ReadOptions { from: From::Seq { seq: 999, seen: None }, ..block() };
+    let over = Received::of(&mut door.read(&name, &beyond).unwrap());
+    assert_eq!((over.seqs.len(), over.outcome()), (0, first.outcome()));
+    let arguments = json!({"chunks": 2, "delay_ms": 60_000, "chunk_size": 50});
+    let name = server.execute("slow_data_processor", &arguments, &held()).to_string();
     let Err(DoorError::Refused(refused)) = door.read(&name, &beyond) else { panic!() };
     assert_eq!((refused.status.code(), refused.code.as_str()), (409, "not_yet"));
 }

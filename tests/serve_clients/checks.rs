@@ -87,7 +87,7 @@ fn events_are_followed_and_gone_on_with(server: &Server) {
         assert_eq!(told.last().unwrap()["chunks"], 10);
     }
     // No event follows the end.
-    let last = format!("Last-Event-ID: {id}:31:1500");
+    let last = format!("Last-Event-ID: {id}:30:1500:end");
     let code = curl::printed(&["-H", &last, "-w", "%{http_code}", &url]);
     assert_eq!(String::from_utf8(code).unwrap(), "204");
 }
@@ -133,7 +133,7 @@ fn several_are_followed_at_once(server: &Server) {
     let ids: Vec<&str> = all.iter().map(|this| this.rsplit_once('/').unwrap().1).collect();
     let url = server.url(&format!("/v1/events?executions={}&policy=block", ids.join(",")));
     let text = String::from_utf8(curl::printed(&["-N", &url])).unwrap();
-    let ends = ids.iter().map(|id| format!("{id}:41:2400"));
+    let ends = ids.iter().map(|id| format!("{id}:40:2400:end"));
     let last = text.lines().rfind(|line| line.starts_with("id: ")).unwrap().to_owned();
     assert_eq!(last, format!("id: {}", ends.collect::<Vec<_>>().join(",")));
     let lines = text.lines().filter_map(|line| line.strip_prefix("data: "));

@@ -132,11 +132,12 @@ impl Show {
             WireEvent::Gap(gap) => {
                 (self.seq, self.bytes) = (gap.to_seq, self.bytes + gap.byte_count)
             }
-            WireEvent::End(_) => self.seq += 1,
-            WireEvent::Chunk(_) | WireEvent::Progress(_) => {}
+            WireEvent::End(_) | WireEvent::Chunk(_) | WireEvent::Progress(_) => {}
         }
         let (execution, seq, bytes) = (&self.execution, self.seq, self.bytes);
-        sse::write_cursors(&mut self.scratch, &[Cursor { execution, seq, bytes, chunks: None }]);
+        let has_ended = matches!(event, WireEvent::End(_));
+        let cursor = Cursor { execution, seq, bytes, chunks: None, has_ended };
+        sse::write_cursors(&mut self.scratch, &[cursor]);
         sse::write_event(&mut self.scratch, event);
         self.scratch.extend_from_slice(sse::END);
     }

@@ -291,5 +291,5 @@ fn answer_waited<R: Reactor + 'static>(
 
 /// True if its result is complete. Subscribers may still have chunks to read.
 fn is_complete(status: &ExecutionStatus) -> bool {
-    matches!(status.state, ExecutionState::Draining | ExecutionState::Ended(_))
+    status.state.is_over()
 }

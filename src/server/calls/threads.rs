@@ -16,7 +16,7 @@
 //! no execution.
 
 use serde_json::{Map, Value, json};
-use smallvec::smallvec;
+use smallvec::{SmallVec, smallvec};
 
 use crate::agent::{Body, Final, RunPart};
 use crate::api;
@@ -134,7 +134,7 @@ fn rejoin<R: Reactor + 'static>(
     let follow = Follow {
         executions: smallvec![(execution, From::Start)],
         is_combined: false,
-        resumes: false,
+        seen_ends: SmallVec::new(),
         format,
         delivery_options,
         front: FrontOptions::default(),
@@ -155,7 +155,7 @@ fn follow_thread<R: Reactor + 'static>(
     let follow = Follow {
         executions: smallvec![(execution, From::Start)],
         is_combined: false,
-        resumes: false,
+        seen_ends: SmallVec::new(),
         format: StreamFormat::Front(format),
         delivery_options: DeliveryOptions::default(),
         front: action,

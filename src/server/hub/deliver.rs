@@ -135,7 +135,13 @@ impl Hub {
             None => {
                 let execution = giving.names.execution.as_str();
                 let bytes = chunk.offset + chunk.data.len() as u64;
-                let cursor = sse::Cursor { execution, seq: chunk.seq, bytes, chunks: None };
+                let cursor = sse::Cursor {
+                    execution,
+                    seq: chunk.seq,
+                    bytes,
+                    chunks: None,
+                    has_ended: false,
+                };
                 self.frames.encode(encoding, &giving.names.event(chunk), &cursor);
                 giving.counters.frames_encoded += 1;
                 match self.frames.keep(key) {
@@ -164,17 +170,17 @@ impl Hub {
         let Some(run) = run else {
             unreachable!("an execution is released after its subscribers' ends");
         };
-        self.tell(id, Source::Here(subscriber), &run.names, run.head_seq() + 1, delivery);
+        self.tell(id, Source::Here(subscriber), &run.names, run.head_seq(), delivery);
     }
 
-    /// Writes an event other than a chunk to a connection that follows this source. `end_seq` is
-    /// one past the newest chunk, for the end of the execution.
+    /// Writes an event other than a chunk to a connection that follows this source. `head_seq` is
+    /// the newest chunk, for the end of the execution.
     pub fn tell(
         &mut self,
         id: ConnectionId,
         source: Source,
         names: &Names,
-        end_seq: u64,
+        head_seq: u64,
         delivery: &Delivery<'_>,
     ) {
         let Some(connection) = self.writable(id).filter(|connection| !connection.is_aborted) else {
@@ -196,7 +202,7 @@ impl Hub {
                 followed.source = None;
                 match ended.end.state {
                     // No client resumes after this.
-                    EndState::Ended(_) => followed.seq = end_seq,
+                    EndState::Ended(_) => (followed.seq, followed.has_ended) = (head_seq, true),
                     EndState::Detached { .. } => has_id = stream.is_combined,
                 }
                 stream.open_count -= 1;

@@ -233,7 +233,8 @@ mod tests {
             timestamp_us: 1,
             mono_ns: 2,
         };
-        let cursor = sse::Cursor { execution: EXECUTION, seq, bytes: 9, chunks: None };
+        let cursor =
+            sse::Cursor { execution: EXECUTION, seq, bytes: 9, chunks: None, has_ended: false };
         frames.encode(encoding, &WireEvent::Chunk(chunk), &cursor);
     }
 

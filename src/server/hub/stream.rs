@@ -48,9 +48,10 @@ pub(in crate::server) struct Followed {
     /// `None` if it has ended for this connection.
     pub source: Option<Source>,
     pub kinds: Kinds,
-    /// The last chunk that was delivered or skipped with a gap. After the end it is one past the
-    /// newest.
+    /// The last chunk that was delivered or skipped with a gap. After the end it is the newest.
     pub seq: u64,
+    /// True if the end of the execution was delivered.
+    pub has_ended: bool,
     /// Totals of all chunks of these kinds through that one.
     pub seen: Totals,
 }
@@ -59,7 +60,8 @@ impl Followed {
     fn cursor(&self) -> sse::Cursor<'_> {
         let Totals { chunks, bytes } = self.seen;
         let chunks = (!self.kinds.is_all()).then_some(chunks);
-        sse::Cursor { execution: &self.name, seq: self.seq, bytes, chunks }
+        let Followed { seq, has_ended, .. } = *self;
+        sse::Cursor { execution: &self.name, seq, bytes, chunks, has_ended }
     }
 }
 

@@ -61,7 +61,8 @@ pub struct Wanted {
     /// The executions, with their indices in the request.
     pub(in crate::server) executions: Vec<(usize, ExecutionId, From)>,
     pub(in crate::server) delivery_options: DeliveryOptions,
-    pub(in crate::server) resumes: bool,
+    /// The executions whose end the client has received, as its cursors say.
+    pub(in crate::server) seen_ends: SmallVec<[ExecutionId; 1]>,
 }
 
 impl Wanted {
@@ -133,7 +134,7 @@ pub(in crate::server) fn begin_joining<R: Reactor + 'static>(
             principal,
             executions,
             delivery_options: follow.delivery_options,
-            resumes: follow.resumes,
+            seen_ends: follow.seen_ends.clone(),
         };
         let own = peers::own_index(shard) as u8;
         let question = ToPeer::Ask(own, ticket, Question::Join(Box::new(wanted)));

@@ -275,7 +275,7 @@ impl Remotes {
                 continue;
             }
             count_told(counters, &delivery);
-            hub.tell(id, Source::There(at), &remote.names, next_seq, &delivery);
+            hub.tell(id, Source::There(at), &remote.names, next_seq - 1, &delivery);
             if let Delivery::End(Ended { end, .. }) = delivery {
                 ended = Some(end);
                 break State::Dozing;

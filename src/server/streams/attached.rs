@@ -65,6 +65,7 @@ impl Attached {
 
     /// Returns the entry of the stream for it. The caller sets its source.
     pub fn followed(&self, execution: ExecutionId) -> Followed {
+        let has_ended = !self.is_open();
         let (kinds, seq, seen) = match self {
             Attached::Here(Subscribed { terms, cursor, .. }) => {
                 (terms.kinds, cursor.next_seq - 1, cursor.seen)
@@ -75,7 +76,7 @@ impl Attached {
             }
             Attached::Over { seq, seen, kinds } => (*kinds, *seq, *seen),
         };
-        Followed { name: execution.to_string().into(), source: None, kinds, seq, seen }
+        Followed { name: execution.to_string().into(), source: None, kinds, seq, has_ended, seen }
     }
 }
 /// Detaches all subscribers of a request that was refused, and the readers in `rest` that other

@@ -6,7 +6,7 @@ use crate::base::{ExecutionId, SubscriberId};
 use crate::endpoint::{
     Answer, ApiError, DeliveryOptions, Follow, FrontOptions, StreamBody, StreamFormat,
 };
-use crate::engine::{From, Status as ExecutionStatus, SubscribeError, SubscribeSpec, Subscribed};
+use crate::engine::{From, SubscribeError, SubscribeSpec, Subscribed};
 use crate::reactor::{ConnectionId, Reactor};
 use crate::server::guests::{Destination, Guests};
 use crate::server::hub::Answered;
@@ -19,7 +19,6 @@ use crate::server::streams::front::FrontState;
 use crate::server::streams::{attached, front};
 use crate::server::{ServerShard, executions, hub, peers};
 use crate::shard::{Call as SinkCall, Delivery, Ended};
-use crate::stream::ExecutionState;
 use crate::wire::http1::Status;
 
 /// Answers with a stream, or with an error.
@@ -44,9 +43,7 @@ pub(in crate::server) fn follow_with<R: Reactor + 'static>(
     follow: &Follow,
     mut parts: Parts,
 ) -> Answered {
-    if follow.resumes {
-        look_for_ends(shard, follow, &mut parts);
-    }
+    look_for_ends(shard, follow, &mut parts);
     // Executes pending actions, which may name subscriber slots that are used next.
     shard.pump();
     let mut attached = AllAttached::new();
@@ -90,11 +87,9 @@ fn look_for_ends<R: Reactor + 'static>(
     parts: &mut Parts,
 ) {
     parts.resize_with(follow.executions.len(), || None);
-    for (at, &(execution, from)) in follow.executions.iter().enumerate() {
-        if let (From::Seq { seq, .. }, None) = (from, &parts[at])
-            && let Ok(status) = shard.inspect(execution)
-            && was_seen_to_end(&status, seq)
-        {
+    for (at, (execution, _)) in follow.executions.iter().enumerate() {
+        let is_seen = parts[at].is_none() && follow.seen_ends.contains(execution);
+        if is_seen && is_over(shard, *execution) {
             parts[at] = Some(Part::SeenToEnd);
         }
     }
@@ -110,8 +105,9 @@ pub(in crate::server) fn follow_new<R: Reactor + 'static>(
     front: FrontOptions,
 ) -> Answered {
     let executions = SmallVec::from_elem((execution, From::Start), 1);
-    let (is_combined, resumes) = (false, false);
-    follow(shard, id, &Follow { executions, is_combined, resumes, format, delivery_options, front })
+    let (is_combined, seen_ends) = (false, SmallVec::new());
+    let follow = Follow { executions, is_combined, seen_ends, format, delivery_options, front };
+    self::follow(shard, id, &follow)
 }
 
 /// Subscribes a connection. Nothing is delivered before its reply has begun, because no action
@@ -240,8 +236,10 @@ impl StreamHead {
     }
 }
 
-/// True if a client that asks for chunk `seq` has received the end of the execution.
-pub(in crate::server) fn was_seen_to_end(status: &ExecutionStatus, seq: u64) -> bool {
-    let is_over = matches!(status.state, ExecutionState::Draining | ExecutionState::Ended(_));
-    is_over && seq > status.head_seq + 1
+/// True if an execution publishes nothing more.
+pub(in crate::server) fn is_over<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    execution: ExecutionId,
+) -> bool {
+    shard.inspect(execution).is_ok_and(|status| status.state.is_over())
 }

@@ -182,10 +182,10 @@ fn beginning(
     let wanted_seq = match from {
         From::Start => 1,
         From::Live => next_seq,
-        From::Seq { seq, .. } if seq > next_seq => {
+        From::Seq { seq, .. } if seq > next_seq && !status.state.is_over() => {
             return Err(SubscribeError::NotYet { next_seq });
         }
-        From::Seq { seq, .. } => seq,
+        From::Seq { seq, .. } => seq.min(next_seq),
     };
     let from = if wanted_seq == 1 { From::Start } else { at(wanted_seq) };
     Ok(Beginning { from, primed_until: wanted_seq, lost: None })

@@ -8,7 +8,7 @@ use crate::reactor::{ConnectionId, Reactor};
 use crate::server::hub::Answered;
 use crate::server::hub::connection::Doing;
 use crate::server::peers::join::{self, Joined, Joining, Part, Wanted};
-use crate::server::streams::follow::was_seen_to_end;
+use crate::server::streams::follow::is_over;
 use crate::server::{ServerShard, executions, hub, streams};
 use crate::wire::http1::Status;
 
@@ -33,7 +33,7 @@ fn join_one<R: Reactor + 'static>(
     execution: ExecutionId,
     from: From,
 ) -> Part {
-    let Wanted { principal, delivery_options, resumes, reactor, .. } = wanted;
+    let Wanted { principal, delivery_options, seen_ends, reactor, .. } = wanted;
     if !executions::is_owned(shard, execution, *principal) {
         return Part::Refused(NotFound.into());
     }
@@ -48,11 +48,7 @@ fn join_one<R: Reactor + 'static>(
         // The reader may have seen more than the engine was told.
         shard.ingest(execution.slot.index);
     }
-    if let From::Seq { seq, .. } = from
-        && *resumes
-        && let Ok(status) = shard.inspect(execution)
-        && was_seen_to_end(&status, seq)
-    {
+    if seen_ends.contains(&execution) && is_over(shard, execution) {
         return Part::SeenToEnd;
     }
     let spec = executions::spec_of(shard, execution, delivery_options, from);

@@ -325,11 +325,11 @@ impl RunReader {
         !self.is_back && self.given_count == 0 && self.reported_seq == Some(from_seq - 1)
     }
 
-    /// Checks an `id:`, which has the number of the last part; behind the end, one more.
+    /// Checks an `id:`, which has the number of the last part. That of the end says so.
     fn check_id(&self, id: &str) -> Result<(), String> {
-        let seq = self.reported_seq.expect("it has started") + u64::from(self.has_ended);
+        let seq = self.reported_seq.expect("it has started");
         let begins = format!("{}:{seq}:", self.execution.as_deref().unwrap_or_default());
-        match id.starts_with(&begins) {
+        match id.starts_with(&begins) && id.ends_with(":end") == self.has_ended {
             true => Ok(()),
             false => Err(format!("id {id} is not of part {seq}")),
         }

@@ -109,12 +109,12 @@ impl Oracle {
             None => format!("{}:", self.id), // Its `started` is still to come.
         };
         if self.is_over {
-            expected = format!("{}:{}:", self.id, self.script.chunk_count + 1);
+            expected = format!("{}:{}:", self.id, self.script.chunk_count);
             if !cursor.starts_with(&expected) {
                 expected = format!("{}:", self.id); // It was cancelled before its last chunk.
             }
         }
-        match cursor.starts_with(&expected) {
+        match cursor.starts_with(&expected) && cursor.ends_with(":end") == self.is_over {
             true => Ok(()),
             false => Err(format!("cursor {cursor} where {expected} was expected")),
         }

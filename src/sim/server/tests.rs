@@ -157,11 +157,21 @@ fn who_was_told_of_the_end_is_told_that_there_is_no_more() {
     let path = format!("/v1/executions/{id}/events");
     let heard = test_server.get(&path);
     let cursor = heard.rsplit("id: ").next().and_then(|rest| rest.lines().next()).unwrap();
-    assert!(cursor.starts_with(&format!("{id}:6:")), "{heard}");
+    assert!(cursor.starts_with(&format!("{id}:5:")) && cursor.ends_with(":end"), "{heard}");
     let again = test_server.visit(&format!(
         "GET {path} HTTP/1.1\r\nHost: localhost\r\nLast-Event-ID: {cursor}\r\n\r\n"
     ));
     assert!(test_server.hear(again).starts_with("HTTP/1.1 204 "));
+    // A client that has more than there is has not received the end.
+    for ahead in ["5:9000", "6:9000", "7:9000", "18446744073709551614"] {
+        let again = test_server.visit(&format!(
+            "GET {path} HTTP/1.1\r\nHost: localhost\r\nLast-Event-ID: {id}:{ahead}\r\n\r\n"
+        ));
+        let heard = test_server.hear(again);
+        assert!(heard.contains("\"from_seq\":6}"), "{ahead}: {heard}");
+        assert!(heard.contains("event: end\n") && !heard.contains("event: gap\n"), "{heard}");
+        assert!(heard.contains(&format!("id: {cursor}\n")), "{ahead}: {heard}");
+    }
     let old = test_server.visit(&format!("GET {path} HTTP/1.0\r\n\r\n"));
     let heard = test_server.hear(old);
     assert!(heard.ends_with("}\n\n<end>") && !heard.contains("transfer-encoding"), "{heard}");
@@ -180,11 +190,12 @@ fn several_executions_come_on_one_connection_and_each_id_says_how_far_all_are() 
     let ids: Vec<&str> = heard.lines().filter_map(|line| line.strip_prefix("id: ")).collect();
     assert!(ids.iter().all(|id| id.contains(&format!("{a}:")) && id.contains(&format!(",{b}:"))));
     let last = ids.last().unwrap();
-    let last_is_end = [&a, &b].iter().all(|id| last.contains(&format!("{id}:6:")));
-    assert!(last_is_end, "{last}");
+    let cursors: Vec<&str> = last.split(',').collect();
+    let is_end = |cursor: &&str| cursor.contains(":5:") && cursor.ends_with(":end");
+    assert!(cursors.len() == 2 && cursors.iter().all(is_end), "{last}");
     assert!(heard.ends_with("0\r\n\r\n"), "{heard}");
     // Cut behind the end of one: only the other comes again.
-    let middle = format!("{a}:6:0,{b}:2:0");
+    let middle = format!("{a}:5:0:end,{b}:2:0");
     let client = test_server.visit(&format!(
         "GET /v1/events?executions={a},{b} HTTP/1.1\r\nHost: localhost\r\n\
          Last-Event-ID: {middle}\r\n\r\n"

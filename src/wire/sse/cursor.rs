@@ -1,6 +1,9 @@
 //! The position of a connection, as the `id:` of its events. It is `EXECUTION:SEQ:BYTES`, or
-//! `EXECUTION:SEQ:BYTES:CHUNKS` for a subscriber that filters by kind. Several are separated by
-//! commas.
+//! `EXECUTION:SEQ:BYTES:CHUNKS` for a subscriber that filters by kind. After the end of the
+//! execution, `:end` follows. Several are separated by commas.
+//!
+//! Only `:end` says that the client has received the end. `SEQ` cannot say it: after a power cut an
+//! execution may end with fewer chunks than a client has received.
 //!
 //! A client keeps the last `id:` only and sends it back as `Last-Event-ID`. Therefore each id names
 //! all executions of the connection, with their full ids. If it is sent to another stream by
@@ -30,6 +33,8 @@ pub struct Cursor<'a> {
     pub bytes: u64,
     /// Number of these chunks, if not all kinds are wanted. Otherwise it equals `seq`.
     pub chunks: Option<u64>,
+    /// True if the end of the execution was delivered.
+    pub has_ended: bool,
 }
 
 /// The position that a client claims.
@@ -39,6 +44,8 @@ pub struct Reached {
     pub seq: u64,
     /// Totals through that chunk, if the client sent them.
     pub seen: Option<SeenTotals>,
+    /// True if the end of the execution was delivered.
+    pub has_ended: bool,
 }
 
 /// Totals of the chunks of the wanted kinds that were delivered or reported as missing.
@@ -62,8 +69,8 @@ pub enum Cursors {
 /// The reason why a text is not a list of cursors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CursorError {
-    /// A part is not `EXECUTION:SEQ`, with or without totals. Its numbers have no sign and no
-    /// leading zeros.
+    /// A part is not `EXECUTION:SEQ`, with or without totals and `:end`. Its numbers have no sign
+    /// and no leading zeros.
     Malformed,
     /// A number exceeds 64 bits.
     BadNumber,
@@ -76,6 +83,9 @@ pub enum CursorError {
     /// A cursor names an execution that the stream does not follow.
     Foreign,
 }
+
+/// The last part of a cursor after the end of its execution.
+const END_MARK: &str = ":end";
 
 /// Appends the `id:` line of an event. It may be any line of its frame.
 ///
@@ -97,6 +107,9 @@ pub fn write_cursors(out: &mut Vec<u8>, cursors: &[Cursor<'_>]) {
         if let Some(chunks) = cursor.chunks {
             out.push(b':');
             json::write_u64(out, chunks);
+        }
+        if cursor.has_ended {
+            out.extend_from_slice(END_MARK.as_bytes());
         }
     }
     out.push(b'\n');
@@ -126,8 +139,10 @@ pub fn parse_cursors(text: &str) -> Result<Cursors, CursorError> {
     Ok(Cursors::Named(cursors))
 }
 
-/// Parses `SEQ`, `SEQ:BYTES` or `SEQ:BYTES:CHUNKS`.
+/// Parses `SEQ`, `SEQ:BYTES` or `SEQ:BYTES:CHUNKS`, each with or without `:end`.
 fn parse_reached(text: &str) -> Result<Reached, CursorError> {
+    let before_end = text.strip_suffix(END_MARK);
+    let (text, has_ended) = (before_end.unwrap_or(text), before_end.is_some());
     let mut fields = text.split(':');
     let mut next = || fields.next().map(parse_number).transpose();
     let seq = next()?.ok_or(CursorError::Malformed)?;
@@ -136,19 +151,22 @@ fn parse_reached(text: &str) -> Result<Reached, CursorError> {
         return Err(CursorError::Malformed);
     }
     let seen = bytes.map(|bytes| SeenTotals { chunks: chunks.unwrap_or(seq), bytes });
-    Ok(Reached { seq, seen })
+    Ok(Reached { seq, seen, has_ended })
 }
 
 impl Reached {
     /// The cursor of this execution for a `Last-Event-ID` header.
     pub fn encode(&self, execution: ExecutionId) -> String {
         let seq = self.seq;
+        let end = if self.has_ended { END_MARK } else { "" };
         match self.seen {
-            None => format!("{execution}:{seq}"),
+            None => format!("{execution}:{seq}{end}"),
             Some(SeenTotals { chunks, bytes }) if chunks == seq => {
-                format!("{execution}:{seq}:{bytes}")
+                format!("{execution}:{seq}:{bytes}{end}")
             }
-            Some(SeenTotals { chunks, bytes }) => format!("{execution}:{seq}:{bytes}:{chunks}"),
+            Some(SeenTotals { chunks, bytes }) => {
+                format!("{execution}:{seq}:{bytes}:{chunks}{end}")
+            }
         }
     }
 }
@@ -174,7 +192,8 @@ impl Cursors {
     ) -> Result<impl Iterator<Item = Reached> + 'a, CursorError> {
         let find = |id: &ExecutionId| match self {
             Cursors::Unnamed(seq) => {
-                (executions.len() == 1).then_some(Reached { seq: *seq, seen: None })
+                let reached = Reached { seq: *seq, seen: None, has_ended: false };
+                (executions.len() == 1).then_some(reached)
             }
             Cursors::Named(named) => {
                 named.iter().find(|(other, _)| other == id).map(|(_, reached)| *reached)
@@ -196,8 +215,8 @@ impl fmt::Display for CursorError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match self {
             CursorError::Malformed => {
-                "a cursor must be EXECUTION:SEQ:BYTES or EXECUTION:SEQ:BYTES:CHUNKS, as in the \
-                 `id:` of an event, with commas between several"
+                "a cursor must be EXECUTION:SEQ:BYTES or EXECUTION:SEQ:BYTES:CHUNKS, with or \
+                 without `:end`, as in the `id:` of an event, with commas between several"
             }
             CursorError::BadNumber => "a number of a cursor has more than 64 bits",
             CursorError::Repeated => "a cursor names an execution twice",
@@ -236,8 +255,9 @@ mod tests {
                 .iter()
                 .map(|execution| {
                     let (seq, bytes, chunks) = (number(), number(), number());
+                    let has_ended = bytes.is_multiple_of(2);
                     let chunks = chunks.is_multiple_of(2).then_some(chunks);
-                    Cursor { execution, seq, bytes, chunks }
+                    Cursor { execution, seq, bytes, chunks, has_ended }
                 })
                 .collect();
             let mut out = Vec::new();
@@ -247,8 +267,9 @@ mod tests {
             let parsed = parse_cursors(text).unwrap();
             let mut expected: Vec<Reached> = cursors
                 .iter()
-                .map(|&Cursor { seq, bytes, chunks, .. }| Reached {
+                .map(|&Cursor { seq, bytes, chunks, has_ended, .. }| Reached {
                     seq,
+                    has_ended,
                     seen: Some(SeenTotals { chunks: chunks.unwrap_or(seq), bytes }),
                 })
                 .collect();
@@ -277,11 +298,13 @@ mod tests {
             (41, seen(0, 0), ":41:0:0"),
         ];
         for (seq, seen, behind) in table {
-            let reached = Reached { seq, seen };
-            let text = reached.encode(id(1));
-            assert_eq!(text, format!("{}{behind}", id(1)));
-            let parsed = parse_cursors(&text).unwrap();
-            assert_eq!(parsed.of(&[id(1)]).unwrap().collect::<Vec<_>>(), [reached]);
+            for (has_ended, end) in [(false, ""), (true, ":end")] {
+                let reached = Reached { seq, seen, has_ended };
+                let text = reached.encode(id(1));
+                assert_eq!(text, format!("{}{behind}{end}", id(1)));
+                let parsed = parse_cursors(&text).unwrap();
+                assert_eq!(parsed.of(&[id(1)]).unwrap().collect::<Vec<_>>(), [reached]);
+            }
         }
     }
 
@@ -289,7 +312,8 @@ mod tests {
     fn the_longest_cursors_fit_into_a_header() {
         let execution = id((1 << 24) - 1).to_string();
         let most = u64::MAX;
-        let cursor = Cursor { execution: &execution, seq: most, bytes: most, chunks: Some(most) };
+        let (seq, bytes, chunks) = (most, most, Some(most));
+        let cursor = Cursor { execution: &execution, seq, bytes, chunks, has_ended: true };
         let mut out = Vec::new();
         write_cursors(&mut out, &[cursor; limits::STREAM_CURSORS_MAX]);
         assert!(out.len() <= limits::STREAM_CURSORS_MAX * limits::STREAM_CURSOR_BYTES_MAX);
@@ -298,13 +322,14 @@ mod tests {
     #[test]
     fn what_was_seen_need_not_be_said() {
         let cursors = parse_cursors("41").unwrap();
-        let reached = Reached { seq: 41, seen: None };
+        let reached = Reached { seq: 41, seen: None, has_ended: false };
         assert_eq!(cursors.of(&[id(1)]).unwrap().collect::<Vec<_>>(), [reached]);
         assert_eq!(cursors.of(&[id(1), id(2)]).err(), Some(CursorError::Missing));
         let cursors = parse_cursors(&format!("{}:41", id(1))).unwrap();
         assert_eq!(cursors.of(&[id(1)]).unwrap().collect::<Vec<_>>(), [reached]);
         let cursors = parse_cursors(&format!("{}:41:7", id(1))).unwrap();
-        let reached = Reached { seq: 41, seen: Some(SeenTotals { chunks: 41, bytes: 7 }) };
+        let seen = Some(SeenTotals { chunks: 41, bytes: 7 });
+        let reached = Reached { seq: 41, seen, has_ended: false };
         assert_eq!(cursors.of(&[id(1)]).unwrap().collect::<Vec<_>>(), [reached]);
     }
 
@@ -334,6 +359,13 @@ mod tests {
             (format!("{a}:1:2:18446744073709551616"), CursorError::BadNumber),
             (format!("{a}:1:2:3:4"), CursorError::Malformed),
             (format!("{a}:1:2:3:"), CursorError::Malformed),
+            ("1:end".into(), CursorError::Malformed),
+            ("41:end,".into(), CursorError::Malformed),
+            (format!("{a}:end"), CursorError::Malformed),
+            (format!("{a}:1:END"), CursorError::Malformed),
+            (format!("{a}:1:end:end"), CursorError::Malformed),
+            (format!("{a}:1:end:2"), CursorError::Malformed),
+            (format!("{a}:1:2:3:4:end"), CursorError::Malformed),
             (format!("{a}:1,"), CursorError::Malformed),
             (format!("{a}:1,2"), CursorError::Malformed),
             (format!("{a}:1, {}:2", id(2)), CursorError::Malformed),

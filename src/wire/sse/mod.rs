@@ -13,7 +13,8 @@
 //! let execution = "0000000000000000000000000a";
 //! let gap = GapEvent { execution, from_seq, to_seq, chunk_count, byte_count, reason: "lag" };
 //! let mut out = Vec::with_capacity(512);
-//! sse::write_cursors(&mut out, &[Cursor { execution, seq: to_seq, bytes: 1_200, chunks: None }]);
+//! let (seq, bytes, chunks, has_ended) = (to_seq, 1_200, None, false);
+//! sse::write_cursors(&mut out, &[Cursor { execution, seq, bytes, chunks, has_ended }]);
 //! sse::write_event(&mut out, &WireEvent::Gap(gap));
 //! out.extend_from_slice(sse::END);
 //! let text = String::from_utf8(out)?;

@@ -176,7 +176,8 @@ pub fn check(data: &[u8]) {
         event.write_line(&mut lines);
         let (seq, bytes) = (parts.numbers[0], parts.numbers[1]);
         let chunks = parts.if_flag(7, parts.numbers[2]);
-        let cursor = sse::Cursor { execution: &parts.name, seq, bytes, chunks };
+        let has_ended = matches!(event, WireEvent::End(_));
+        let cursor = sse::Cursor { execution: &parts.name, seq, bytes, chunks, has_ended };
         sse::write_comment(&mut stream, &parts.texts[0]);
         sse::write_cursors(&mut stream, &[cursor]);
         sse::write_event(&mut stream, &event);

@@ -140,7 +140,7 @@ fn executions_of_both_shards_come_whole_on_one_connection() {
                 let text = String::from_utf8(answer.body).unwrap();
                 let last = text.lines().rfind(|line| line.starts_with("id: ")).unwrap();
                 let bytes = CHUNKS * CHUNK_BYTES;
-                let end = |this: &String| format!("{}:{}:{bytes}", name_of(this), CHUNKS + 1);
+                let end = |this: &String| format!("{}:{CHUNKS}:{bytes}:end", name_of(this));
                 assert_eq!(last, format!("id: {},{}", end(&all[0]), end(&all[1])));
                 let lines = text.lines().filter_map(|line| line.strip_prefix("data: "));
                 lines.map(|line| serde_json::from_str(line).unwrap()).collect()
