@@ -7,7 +7,7 @@
 //! there, and no end may differ from one that was told.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
@@ -93,7 +93,7 @@ struct Heard {
     ends: Vec<Told>,
     failure: Option<String>,
     /// The newest chunk of each execution, by its number.
-    heads: HashMap<u64, u64>,
+    heads: BTreeMap<u64, u64>,
     /// The disk, if it lies.
     liar: Option<SimDisk>,
 }
