@@ -45,6 +45,8 @@ pub const JOURNAL_RETENTION: Duration = Duration::from_secs(86_400);
 pub const JOURNAL_READS_MAX: usize = 64;
 /// Size of the buffer of a read. A run with a chunk that is longer has a buffer of its own.
 pub const JOURNAL_READ_BYTES: u32 = 68 << 10;
+/// Bytes of old chunks that a shard gives in one turn, unless one run is longer.
+pub const JOURNAL_GIVEN_BYTES_MAX: u32 = 64 << 10;
 /// Number of runs that stay in memory after they were given.
 pub const JOURNAL_RECENT_RUNS: usize = 16;
 /// A shard that ends waits for its disk for at most this time.

@@ -235,7 +235,7 @@ pub(super) fn end_subscription<R: Reactor + 'static, O: Outlet<R>>(
             let last_word = Delivery::End(Ended { end, error: error.as_deref() });
             shard.guests.tell(key, subscriber, run, &last_word);
         }
-        Call::Nobody => {}
+        Call::Refill(_) | Call::Nobody => {} // It finds its end by itself.
     }
 }
 
@@ -477,6 +477,7 @@ pub(super) fn detach_reader<R: Reactor + 'static, O: Outlet<R>>(
     execution: Handle,
     reason: DetachReason,
 ) {
+    take_sink(shard, subscriber);
     let run = shard.runs[execution.index as usize].as_mut();
     if let Some(remote) = run.and_then(|run| run.dismiss(subscriber, reason)) {
         O::on_reader_removed(shard, execution.index, remote, reason);
@@ -505,7 +506,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Addressee<'_, R, O> {
             }
             Call::Polled(inbox) => inbox.borrow_mut().push_back(item()),
             Call::Guest(key) => self.guests.tell(*key, self.subscriber, self.run, delivery),
-            Call::Nobody => {}
+            Call::Refill(_) | Call::Nobody => {}
         }
     }
 }

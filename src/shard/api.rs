@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::delivery::{Chunk, Delivery, Ended, Reported};
 use super::outlet::Outlet;
 use super::pages::pages_of;
+use super::reader::refill::Refill;
 use super::run::{Remote, Ring, Seat, ThreadSeat};
 use super::{
     AskedFor, Call, ExecuteError, ExecuteOptions, Inbox, Item, MemoryStatus, PublishError, Shard,
@@ -22,7 +23,7 @@ use crate::engine::{
 };
 use crate::memory::{Pressure, ReaderPage, ReaderSignals, Readings, RingPoolUsage};
 use crate::reactor::{AnyReactor, Reactor, Report, Waker};
-use crate::stream::{End, Kind, Progress, Totals};
+use crate::stream::{End, Kind, Policy, Progress, Totals};
 use crate::tool::{Job, Prepared, ToolSpec};
 use crate::trace::Code;
 
@@ -202,19 +203,40 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
             unreachable!("the reply fits the request");
         };
         let subscribed = result?;
-        let (subscriber, kinds) = (subscribed.subscriber, subscribed.terms.kinds);
-        let sink = Sink { subscriber: Some(subscriber), kinds, call: call(&subscribed) };
-        let index = subscriber.0.index;
-        if index as usize >= self.sinks.len() {
-            self.sinks.resize_with(index as usize + 1, || Sink::NONE); // There is memory for all.
-        }
-        self.sinks[index as usize] = sink;
+        let call = call(&subscribed);
+        self.put_sink(&subscribed, call);
+        let index = subscribed.subscriber.0.index;
         self.record(Code::SubscriberAttached, index.into(), subscribed.execution.index.into());
         Ok(subscribed)
     }
 
+    fn put_sink(&mut self, subscribed: &Subscribed, call: Call<O::Key>) {
+        let (subscriber, kinds) = (subscribed.subscriber, subscribed.terms.kinds);
+        let index = subscriber.0.index as usize;
+        if index >= self.sinks.len() {
+            self.sinks.resize_with(index + 1, || Sink::NONE); // There is memory for all.
+        }
+        self.sinks[index] = Sink { subscriber: Some(subscriber), kinds, call };
+    }
+
+    /// Lets a reader on another thread read from the disk, if its policy wants that.
+    fn open_refill(
+        &mut self,
+        subscribed: &Subscribed,
+        spec: &SubscribeSpec,
+    ) -> Option<Arc<Refill>> {
+        let is_kept = act::run_in(&mut self.runs, subscribed.execution).kept.is_some();
+        if !is_kept || spec.policy != Policy::Replay || spec.ack_window.is_some() {
+            return None;
+        }
+        let refill = Arc::new(Refill::default());
+        self.put_sink(subscribed, Call::Refill(Arc::clone(&refill)));
+        Some(refill)
+    }
+
     /// Attaches a subscriber for another thread. `ack_window`, `coalesce` and `replays` of `spec`
-    /// are ignored.
+    /// are ignored. Under [`Policy::Replay`] it is given from the disk what the ring no longer
+    /// holds, if the execution is kept. Under the other policies that is a gap.
     ///
     /// # Errors
     /// [`SubscribeError`]; [`SubscribeError::NotYet`] also while the execution waits for a ring.
@@ -242,6 +264,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
             unreachable!("the reply fits the request");
         };
         let subscribed = result?;
+        let refill = self.open_refill(&subscribed, &spec);
         let (signals, anchor, now) = (Arc::clone(&self.signals), self.anchor, self.now);
         let is_watched = self.watched.contains(&subscribed.execution.index);
         let run = act::run_in(&mut self.runs, subscribed.execution);
@@ -254,7 +277,9 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
         let (page, view) = ReaderPage::new(subscribed.cursor.next_seq);
         let reader_signals = Arc::new(ReaderSignals::new());
         let (subscriber, theirs) = (subscribed.subscriber, Arc::clone(&reader_signals));
-        let seat = Seat::Thread(ThreadSeat { page: view, reader_signals: theirs, reactor });
+        let way = refill.clone();
+        let seat = ThreadSeat { page: view, reader_signals: theirs, reactor, refill: way };
+        let seat = Seat::Thread(seat);
         run.remotes.push(Remote { subscriber, seat });
         let pages = pages_of(run, &self.engine, is_watched);
         let shared = super::reader::link::LinkParts {
@@ -269,6 +294,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
             reader_signals,
             signals,
             exchange: Arc::clone(&pages.exchange),
+            refill,
         };
         self.pump();
         Ok(Subscriber::of_link(link, &subscribed, spec.ack_window, now))

@@ -261,7 +261,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Giver<'_, R, O> {
                         };
                         self.guests.deliver(*key, *subscriber, chunk, giving);
                     }
-                    Call::Closure(_) | Call::Nobody => {}
+                    Call::Closure(_) | Call::Refill(_) | Call::Nobody => {}
                 }
             }
             *at += 1;

@@ -81,6 +81,7 @@ pub use outlet::Outlet;
 pub use reader::Subscriber;
 pub use reader::audience::{AUDIENCE_MEMBERS_MAX, Audience, JoinError, JoinFault};
 pub use reader::link::Flaw;
+use reader::refill::Refill;
 use run::{Ring, Run, ShardSignals};
 use secrets::Secrets;
 
@@ -218,6 +219,8 @@ pub(crate) enum Call<K> {
     Closure(Guarded<Closure>),
     Polled(Inbox),
     Guest(K),
+    /// Chunks from the disk, for a reader on another thread. It reads all others by itself.
+    Refill(Arc<Refill>),
 }
 
 impl<K> Sink<K> {
@@ -360,6 +363,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
                 waker: reactor.waker(),
                 thread: OnceLock::new(),
                 departed: Flag::default(),
+                asked_disk: Flag::default(),
             }),
             mailbox,
             mailbox_sender,
@@ -539,6 +543,9 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
         self.mailbox_pending = true; // Until a look finds it empty, as no thread rings twice.
         if self.signals.departed.take() {
             self.dismiss_departed();
+        }
+        if self.signals.asked_disk.take() {
+            journal::refill(self);
         }
         memory::look_at_memory(self);
         O::on_bell(self);

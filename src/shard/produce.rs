@@ -586,6 +586,7 @@ pub(super) fn take_over<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R,
 pub(super) fn dismiss_departed<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>) {
     while let Some((mut remote, how, index)) = take_departed(shard) {
         let subscriber = remote.subscriber;
+        act::take_sink(shard, subscriber);
         match how {
             LeaveReason::Done => shard.tell(Event::ReaderGone(subscriber)),
             LeaveReason::Lost => {

@@ -18,6 +18,7 @@
 pub(crate) mod audience;
 pub(crate) mod link;
 mod log;
+pub(crate) mod refill;
 mod remote;
 mod skip;
 mod wait;
@@ -112,6 +113,8 @@ pub struct Subscriber<L: Link = ThreadLink> {
     buffer: Box<[u8]>,
     headers_only: bool,
     error: String,
+    /// True while it waits for the disk, because the ring no longer holds its next chunk.
+    awaits_disk: bool,
     /// True if another process was still writing after the maximum number of attempts. The reader
     /// looks again, but not at once.
     is_torn: bool,
@@ -141,6 +144,8 @@ struct IsQuiet;
 enum Next<F> {
     Nothing,
     Chunk(Descriptor),
+    /// A chunk from the disk. Its bytes are in the buffer.
+    Refilled(Descriptor),
     Gap(Gap),
     Ended(Outcome),
     Detached(DetachReason),
@@ -192,6 +197,7 @@ impl<L: Link> Subscriber<L> {
             buffer: vec![0; buffer_bytes].into_boxed_slice(),
             headers_only: false,
             error: String::new(),
+            awaits_disk: false,
             is_torn: false,
             link,
         };
@@ -318,6 +324,7 @@ impl<L: Link> Subscriber<L> {
     fn take_over(&mut self, lead: &Subscriber<L>) {
         self.cursor = lead.cursor;
         (self.granted_seq, self.fresh) = (lead.granted_seq, lead.fresh);
+        self.awaits_disk = false; // The leader asks. Without it, this one asks by itself.
     }
 
     /// Gives one delivery. It is separate from the loop for chunks, so that `take` is inlined
@@ -386,6 +393,11 @@ impl<L: Link> Subscriber<L> {
                         }
                         return Ok(Some(Ready::Chunk(descriptor)));
                     }
+                }
+                Next::Refilled(descriptor) => {
+                    self.cursor.step(Some(descriptor.length));
+                    self.fresh = false;
+                    return Ok(Some(Ready::Chunk(descriptor)));
                 }
                 Next::Again => {}
                 Next::Nothing if self.reports_seen == self.epoch => return Ok(None),
@@ -460,7 +472,7 @@ impl<L: Link> Subscriber<L> {
     /// True if a chunk, a gap or a knock has come.
     pub(crate) fn has_news(&self) -> bool {
         let next_seq = self.cursor.next_seq;
-        let is_held = self.window.is_some_and(|window| window.holds(next_seq));
+        let is_held = self.awaits_disk || self.window.is_some_and(|window| window.holds(next_seq));
         next_seq < self.granted_seq
             || (!is_held && !matches!(self.link.shared().reader.poll(next_seq), Poll::Pending))
             || self.link.epoch() != self.epoch

@@ -8,6 +8,7 @@ use super::delivery::code_of_detach;
 use super::events::Names;
 use super::outlet::{GuestRun, OutsideReader};
 use super::pages::Pages;
+use super::reader::refill::Refill;
 use crate::base::planted::{Planted, planted};
 use crate::base::{ExecutionId, Guarded, Handle, Instant, SubscriberId, guarded};
 use crate::engine::{Gate, Timeouts};
@@ -72,9 +73,19 @@ pub struct ThreadSeat {
     pub reader_signals: Arc<ReaderSignals>,
     /// The waker of the reactor that it sleeps in, if it serves a connection of another shard.
     pub reactor: Option<Waker>,
+    /// Its way to chunks that only the disk holds.
+    pub refill: Option<Arc<Refill>>,
 }
 
 impl<P: OutsideReader> Remote<P> {
+    /// Its way to chunks that only the disk holds.
+    pub fn refill(&self) -> Option<&Arc<Refill>> {
+        match &self.seat {
+            Seat::Thread(seat) => seat.refill.as_ref(),
+            Seat::Process(_) => None,
+        }
+    }
+
     /// Returns its cursor. `has_been` returns true for chunks that are or were in the ring.
     pub fn sample(&mut self, has_been: impl Fn(u64) -> bool) -> Result<u64, WildCursor> {
         let page = match &mut self.seat {
@@ -265,6 +276,12 @@ impl<X: GuestRun> Run<X> {
         !self.remotes.is_empty() || self.guest.has_hidden_readers()
     }
 
+    /// The readers on other threads that ask for chunks from the disk, each with the first one.
+    pub fn wishes(&self) -> impl Iterator<Item = (SubscriberId, u64)> {
+        let wish = |remote: &Remote<_>| Some((remote.subscriber, remote.refill()?.take_wish()?));
+        self.remotes.iter().filter_map(wish)
+    }
+
     /// Returns a reader of the ring for another thread.
     pub fn reader(&self) -> Option<RingReader> {
         match &self.ring {
@@ -336,6 +353,9 @@ impl<X: GuestRun> Run<X> {
             full_fence(); // exchange:sleep, page:asleep
             let has_sleepers = self.has_sleepers();
             self.remotes[at].wake(has_sleepers);
+            if let Some(exchange) = self.exchange() {
+                self.remotes[at].wake_if_asleep(exchange, &mut Waker::wake);
+            }
         }
     }
 
@@ -400,6 +420,8 @@ pub struct ShardSignals {
     pub thread: OnceLock<ThreadId>,
     /// Set when a reader has left.
     pub departed: Flag,
+    /// Set when a reader has asked for chunks from the disk.
+    pub asked_disk: Flag,
 }
 
 impl ShardSignals {

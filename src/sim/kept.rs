@@ -19,7 +19,7 @@ use crate::memory::RingPoolConfig;
 use crate::reactor::Reactor;
 use crate::shard::{
     Delivery, Ended, ExecuteOptions, JournalConfig, MemoryWatch, PublishError, Recall, Shard,
-    ShardConfig,
+    ShardConfig, Subscriber,
 };
 use crate::sim::disk::{Crash, DiskFaults, SimDisk};
 use crate::sim::journal::JournalSummary;
@@ -59,6 +59,7 @@ struct Counts {
     expired: u64,
     corrupt: u64,
     lag: u64,
+    elsewhere: u64,
     ends: u64,
     detached: u64,
     crashes: u64,
@@ -133,6 +134,8 @@ struct Trial {
     shard: Shard<SimReactor>,
     models: Vec<Model>,
     followers: Vec<SubscriberId>,
+    /// Subscribers on other threads, which run between two turns.
+    elsewhere: Vec<(Subscriber, KeptFollower)>,
     heard: Rc<RefCell<Heard>>,
     counts: Counts,
     fault_count: usize,
@@ -161,6 +164,20 @@ fn totals(number: u64, kinds: Kinds, seqs: impl Iterator<Item = u64>) -> Totals 
 }
 
 impl KeptFollower {
+    fn new(number: u64, kinds: Kinds, from_seq: u64, limit_chunks: u64) -> KeptFollower {
+        KeptFollower {
+            number,
+            from_seq,
+            kinds,
+            limit_chunks,
+            was_level: false,
+            next_seq: from_seq,
+            given: Totals::ZERO,
+            missed: Totals::ZERO,
+            has_ended: false,
+        }
+    }
+
     fn hear(&mut self, delivery: &Delivery<'_>, heard: &mut Heard) -> Result<(), String> {
         let number = self.number;
         match delivery {
@@ -308,6 +325,7 @@ impl Trial {
             shard,
             models: Vec::new(),
             followers: Vec::new(),
+            elsewhere: Vec::new(),
             heard: Rc::new(RefCell::new(Heard { liar, ..Default::default() })),
             counts: Counts::default(),
             fault_count: 0,
@@ -325,6 +343,7 @@ impl Trial {
         for _ in 0..STEPS {
             self.step();
             self.turn();
+            self.read_elsewhere();
             self.hear();
         }
         self.crash();
@@ -337,6 +356,7 @@ impl Trial {
         let Counts { chunks, crashes, power_cuts, disk_failures, restarted, .. } = self.counts;
         let Counts { recalled, lies, lost, .. } = self.counts;
         let Counts { given, unwritten, expired, corrupt, lag, ends, detached, .. } = heard.counts;
+        let Counts { elsewhere, .. } = heard.counts;
         let happened = vec![
             ("chunks", chunks),
             ("given", given),
@@ -344,6 +364,7 @@ impl Trial {
             ("expired", expired),
             ("corrupt", corrupt),
             ("other gaps", lag),
+            ("given elsewhere", elsewhere),
             ("ends", ends),
             ("detached", detached),
             ("crashes", crashes),
@@ -484,7 +505,34 @@ impl Trial {
             0 => self.random.between(1, status.head_seq + 1 + ahead),
             _ => 1,
         };
-        self.follow_from(id, number, (policy, kinds, from_seq));
+        match policy == Policy::Replay && from_seq == 1 && self.random.chance(1, 2) {
+            true => self.follow_elsewhere(id, number, kinds),
+            false => self.follow_from(id, number, (policy, kinds, from_seq)),
+        }
+    }
+
+    /// Adds a subscriber on another thread. There is none for an execution without a ring.
+    fn follow_elsewhere(&mut self, id: ExecutionId, number: u64, kinds: Kinds) {
+        let spec = SubscribeSpec { policy: Policy::Replay, kinds, ..Default::default() };
+        let follower = KeptFollower::new(number, kinds, 1, 0);
+        let subscribed = self.shard.subscribe_remote(id, spec);
+        self.elsewhere.extend(subscribed.map(|subscriber| (subscriber, follower)));
+    }
+
+    /// Lets the subscribers on other threads take some of what is due to them.
+    fn read_elsewhere(&mut self) {
+        let now = self.world.now();
+        let mut heard = self.heard.borrow_mut();
+        for (subscriber, follower) in &mut self.elsewhere {
+            for _ in 0..self.random.below(100) {
+                let Some((delivery, _)) = subscriber.poll_at(now) else { break };
+                heard.counts.elsewhere += 1;
+                if let Err(text) = follower.hear(&delivery, &mut heard) {
+                    heard.failure.get_or_insert(format!("on another thread: {text}"));
+                }
+            }
+        }
+        self.elsewhere.retain(|(_, follower)| !follower.has_ended);
     }
 
     fn follow_from(
@@ -507,17 +555,7 @@ impl Trial {
             Policy::Replay | Policy::Block => 0, // They never lag.
             Policy::DropOldest | Policy::Conflate => u64::MAX, // They want only the newest.
         };
-        let mut follower = KeptFollower {
-            number,
-            from_seq,
-            kinds,
-            limit_chunks,
-            was_level: false,
-            next_seq: from_seq,
-            given: Totals::ZERO,
-            missed: Totals::ZERO,
-            has_ended: false,
-        };
+        let mut follower = KeptFollower::new(number, kinds, from_seq, limit_chunks);
         follower.look_at_lag(&self.heard.borrow());
         self.say(|| format!("{number} is followed from {from_seq} under {policy}"));
         let subscribed = self.shard.subscribe(id, spec, move |delivery| {
@@ -572,6 +610,7 @@ impl Trial {
         self.counts.disk_failures += u64::from(self.fault().is_some());
         self.say(|| format!("crash, power: {is_power}"));
         self.followers.clear();
+        self.elsewhere.clear();
         self.disk.crash(if is_power { Crash::Power } else { Crash::Process });
         self.disk.set_faults(DiskFaults::NONE);
         let has_lied = self.disk.planted().len() > self.fault_count;

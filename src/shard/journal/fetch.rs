@@ -2,9 +2,11 @@
 //!
 //! The engine asks for a stretch (`Action::Fetch`), and is told what has become of it
 //! (`Event::Fetched`). In between, a [`Fetching`] looks for the place of the first chunk, reads
-//! its run, and gives what is intact. One run is given in each turn, so that old chunks do not
+//! its run, and gives what is intact. In each turn 64 KiB are given, so that old chunks do not
 //! delay new ones. The runs that were given last stay in memory. A subscriber may take a few chunks
 //! at a time, and others may read the same stretch.
+//!
+//! A reader on another thread asks by itself (`shard/reader/refill.rs`), and is answered likewise.
 //!
 //! A stretch that cannot be given is a gap with exact counts: the totals before it and behind it
 //! are read from the neighbouring runs. If these are damaged too, or begin within the stretch, the
@@ -31,6 +33,7 @@ use crate::reactor::Reactor;
 use crate::shard::act::{self, end_panicked};
 use crate::shard::delivery::{Chunk, Delivery};
 use crate::shard::outlet::{Giving, Outlet};
+use crate::shard::reader::refill::{LostStretch, Refilled};
 use crate::shard::{Call, Item, Shard};
 use crate::stream::{GapReason, KindTotals, Totals};
 
@@ -120,6 +123,7 @@ struct Reached {
 struct Ready {
     name: u64,
     lsn: Lsn,
+    bytes: u32,
     read: RunRead,
     buffer: PageBuffer,
 }
@@ -257,6 +261,22 @@ pub(crate) fn begin<R: Reactor + 'static, O: Outlet<R>>(
     look(shard, name);
 }
 
+/// Answers readers on other threads that have asked for chunks from the disk.
+#[cold]
+pub(crate) fn refill<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>) {
+    let runs = shard.runs.iter().flatten();
+    let asked = runs.flat_map(|run| {
+        run.wishes().map(|(subscriber, seq)| (subscriber, run.handle, seq, run.ingested_seq))
+    });
+    let asked: Vec<(SubscriberId, Handle, u64, u64)> = asked.collect();
+    for (subscriber, execution, from_seq, head_seq) in asked {
+        assert!(from_seq <= head_seq); // Nothing else is overwritten (S2).
+        let until_seq = head_seq + 1;
+        let chunks_max = limits::DELIVERY_CHUNKS_MAX;
+        begin(shard, subscriber, execution, (from_seq, until_seq), chunks_max);
+    }
+}
+
 /// Looks for the place of the chunk that a question needs next.
 fn look<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, name: u64) {
     let Some(keeping) = shard.keeping.as_deref_mut() else { return };
@@ -285,7 +305,7 @@ fn on_place<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, name: u
             let lsn = Lsn::new(segment_number, row.offset_bytes);
             keeping.fetching(name).step = Step::Run(lsn, row);
             match keeping.reads.take_recent(lsn) {
-                Some(buffer) => on_recent(shard, name, lsn, buffer),
+                Some(buffer) => on_recent(shard, name, (lsn, row.bytes), buffer),
                 None => keeping.read(name, lsn, row.bytes, &mut shard.reactor),
             }
         }
@@ -299,11 +319,11 @@ fn on_place<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, name: u
 fn on_recent<R: Reactor + 'static, O: Outlet<R>>(
     shard: &mut Shard<R, O>,
     name: u64,
-    lsn: Lsn,
+    (lsn, bytes): (Lsn, u32),
     buffer: PageBuffer,
 ) {
     let Some(keeping) = shard.keeping.as_deref_mut() else { return };
-    let ready = Ready { name, lsn, read: RunRead::Whole, buffer };
+    let ready = Ready { name, lsn, bytes, read: RunRead::Whole, buffer };
     match keeping.fetching(name).chunks_max <= limits::DELIVERY_CHUNKS_MAX {
         true => on_ready(shard, ready),
         false => keeping.reads.ready.push_back(ready),
@@ -390,8 +410,18 @@ fn answer<R: Reactor + 'static, O: Outlet<R>>(
     result: Fetched,
 ) {
     let Some(keeping) = shard.keeping.as_deref_mut() else { return };
-    let Fetching { subscriber, from_seq, .. } = keeping.fetches.remove(name as usize);
-    shard.tell(Event::Fetched { subscriber, from_seq, until_seq, result });
+    let Fetching { subscriber, execution, from_seq, .. } = keeping.fetches.remove(name as usize);
+    let Call::Refill(refill) = &shard.sinks[subscriber.0.index as usize].call else {
+        shard.tell(Event::Fetched { subscriber, from_seq, until_seq, result });
+        return;
+    };
+    refill.finish(match result {
+        Fetched::Given { .. } => Refilled::Passed(until_seq),
+        Fetched::Lost { reason, totals } => {
+            Refilled::Lost(LostStretch { from_seq, until_seq, reason, totals })
+        }
+    });
+    act::run_mut(shard, execution).knock_for(subscriber);
 }
 
 /// Takes the reads that have ended. Runs are given later in the turn.
@@ -432,7 +462,8 @@ pub(super) fn on_reads<R: Reactor + 'static, O: Outlet<R>>(
                     Err(io::ErrorKind::NotFound) => RunRead::Removed,
                     Ok(_) | Err(_) => RunRead::Failed,
                 };
-                keeping.reads.ready.push_back(Ready { name, lsn, read, buffer });
+                let bytes = row.bytes;
+                keeping.reads.ready.push_back(Ready { name, lsn, bytes, read, buffer });
             }
             Step::Soon => unreachable!("nothing was read for it"),
         }
@@ -468,7 +499,8 @@ fn is_there<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, name: u
     is_there
 }
 
-/// Gives the next run that was read, and looks again for chunks that were on their way.
+/// Gives the next runs that were read, of 64 KiB together or a longer one, and looks again for
+/// chunks that were on their way.
 pub(super) fn give_next<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>) {
     let Some(keeping) = shard.keeping.as_deref_mut() else { return };
     if std::mem::take(&mut keeping.reads.may_have_arrived) {
@@ -476,8 +508,12 @@ pub(super) fn give_next<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R,
             look_again(shard);
         }
     }
-    let Some(keeping) = shard.keeping.as_deref_mut() else { return };
-    if let Some(ready) = keeping.reads.ready.pop_front() {
+    let mut left_bytes = limits::JOURNAL_GIVEN_BYTES_MAX;
+    while left_bytes > 0
+        && let Some(keeping) = shard.keeping.as_deref_mut()
+        && let Some(ready) = keeping.reads.ready.pop_front()
+    {
+        left_bytes = left_bytes.saturating_sub(ready.bytes);
         on_ready(shard, ready);
     }
 }
@@ -493,7 +529,7 @@ fn look_again<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>) {
 }
 
 fn on_ready<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, ready: Ready) {
-    let Ready { name, lsn, read, buffer } = ready;
+    let Ready { name, lsn, read, buffer, .. } = ready;
     shard.worked = true;
     if is_there(shard, name) {
         on_run(shard, name, read, &buffer);
@@ -710,6 +746,7 @@ fn give_chunk<R: Reactor + 'static, O: Outlet<R>>(
             };
             shard.guests.deliver(*key, subscriber, &chunk, giving);
         }
+        Call::Refill(refill) => refill.give(descriptor, payload),
         Call::Nobody => {}
     }
     shard.counters.count_given(1, length);

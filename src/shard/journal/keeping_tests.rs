@@ -14,10 +14,10 @@ use crate::shard::{Delivery, ExecuteError, ExecuteOptions, MemoryWatch, Shard, S
 use crate::stream::{Durability, End, EndState, Gap, Kind, Kinds, Outcome, Policy, Totals};
 use crate::tool::{Need, Prepared, Work};
 
-struct Folder(PathBuf);
+pub(super) struct Folder(PathBuf);
 
 impl Folder {
-    fn new(name: &str) -> Folder {
+    pub fn new(name: &str) -> Folder {
         let name = format!("streamdoor-keeping-{name}-{}", std::process::id());
         let path = std::env::temp_dir().join(name);
         let _ = std::fs::remove_dir_all(&path); // Of an earlier process with this number.
@@ -25,9 +25,12 @@ impl Folder {
         Folder(path)
     }
 
-    fn shard(&self, choice: Choice) -> Shard {
+    pub fn shard(&self, choice: Choice) -> Shard {
+        self.shard_with(choice, limits::JOURNAL_SEGMENT_BYTES_MIN * 4)
+    }
+
+    pub fn shard_with(&self, choice: Choice, segment_bytes: u32) -> Shard {
         let rings = RingPoolConfig { prealloc_bytes: 0, ..Default::default() };
-        let segment_bytes = limits::JOURNAL_SEGMENT_BYTES_MIN * 4;
         let at = JournalConfig::at(self.0.join("journal"));
         let journal = JournalConfig { segment_bytes, ..at };
         let config = ShardConfig {
@@ -48,7 +51,7 @@ impl Drop for Folder {
 }
 
 /// Opens an execution with the smallest ring, which is fed by hand.
-fn open(shard: &mut Shard, durability: Durability) -> ExecutionId {
+pub(super) fn open(shard: &mut Shard, durability: Durability) -> ExecutionId {
     let need = Need { ring_bytes: 4 << 10, ..Default::default() };
     let prepared = Prepared { need, ..Prepared::new(Work::Feed) };
     let options = ExecuteOptions { durability: Some(durability), ..Default::default() };
@@ -56,14 +59,14 @@ fn open(shard: &mut Shard, durability: Durability) -> ExecutionId {
 }
 
 /// The kind and the payload of a chunk.
-fn chunk(seq: u64) -> (Kind, Vec<u8>) {
+pub(super) fn chunk(seq: u64) -> (Kind, Vec<u8>) {
     let mut random = Random::new(seq);
     let mut bytes = vec![0; random.below(300) as usize];
     random.fill(&mut bytes);
     (Kind::ALL[random.below(3) as usize], bytes)
 }
 
-fn publish(shard: &mut Shard, id: ExecutionId, seqs: std::ops::RangeInclusive<u64>) {
+pub(super) fn publish(shard: &mut Shard, id: ExecutionId, seqs: std::ops::RangeInclusive<u64>) {
     for seq in seqs {
         let (kind, bytes) = chunk(seq);
         assert_eq!(shard.publish(id, kind, &bytes), Ok(seq));
@@ -109,7 +112,7 @@ fn follow(shard: &mut Shard, id: ExecutionId, spec: SubscribeSpec) -> Rc<RefCell
     given
 }
 
-fn turn_until(shard: &mut Shard, is_done: impl Fn(&mut Shard) -> bool) {
+pub(super) fn turn_until(shard: &mut Shard, is_done: impl Fn(&mut Shard) -> bool) {
     while !is_done(shard) {
         if !shard.turn() {
             shard.park(None);

@@ -16,10 +16,12 @@ mod keeping_tests;
 mod open;
 mod recall;
 #[cfg(all(test, not(loom)))]
+mod refill_tests;
+#[cfg(all(test, not(loom)))]
 mod tests;
 
 pub use config::JournalConfig;
-pub(crate) use fetch::begin as fetch;
+pub(crate) use fetch::{begin as fetch, refill};
 pub use files::{Completed, JournalFiles};
 pub use keeping::JournalStatus;
 pub(crate) use keeping::{

@@ -5,6 +5,7 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
+use super::refill::Refill;
 use crate::base::{ExecutionId, Instant};
 use crate::memory::atomic::AtomicU64;
 use crate::memory::{
@@ -92,6 +93,12 @@ pub trait Link {
 
     /// Makes the shard read the cursor.
     fn ring(&self);
+    /// The way to chunks that only the disk holds, if there is one.
+    fn refill(&self) -> Option<&Refill> {
+        None
+    }
+    /// Makes the shard read the question to [`Link::refill`].
+    fn ask(&self) {}
     /// Reports that the subscriber leaves.
     fn leave(&self, how: LeaveReason);
     /// The exit status of the process that the execution has run, once there is a verdict.
@@ -106,6 +113,10 @@ pub struct ThreadLink {
     pub(crate) reader_signals: Arc<ReaderSignals>,
     pub(crate) signals: Arc<ShardSignals>,
     pub(crate) exchange: Arc<Exchange>,
+    /// Present if the execution is kept on disk, under [`Policy::Replay`].
+    ///
+    /// [`Policy::Replay`]: crate::stream::Policy::Replay
+    pub(crate) refill: Option<Arc<Refill>>,
 }
 
 impl Link for ThreadLink {
@@ -154,6 +165,15 @@ impl Link for ThreadLink {
     }
 
     fn ring(&self) {
+        self.signals.waker.wake();
+    }
+
+    fn refill(&self) -> Option<&Refill> {
+        self.refill.as_deref()
+    }
+
+    fn ask(&self) {
+        self.signals.asked_disk.set();
         self.signals.waker.wake();
     }
 

@@ -5,11 +5,13 @@
 //! writer has died while it updated them, the totals of the ended execution are used.
 
 use super::log::RingLog;
+use super::refill::{LostStretch, Refilled, Taken};
 use super::{Flaw, Link, Next, Subscriber};
 use crate::engine::policy::{self, Owed};
 use crate::memory::{FinalRecord, LeaveReason, Poll, TailTotals};
 use crate::shard::delivery::{detach_of_code, outcome_of_code};
 use crate::stream::{DetachReason, Gap, GapReason, Policy, Totals};
+use crate::trace::probe;
 
 /// Highest number of a chunk. No ring of ours gets that far. In another process's ring it would
 /// lead to an overflow.
@@ -149,6 +151,9 @@ impl<L: Link> Subscriber<L> {
         if let Some(reason) = detach_of_code(self.link.detached()) {
             return Next::Detached(reason);
         }
+        if self.link.refill().is_some() {
+            return self.look_on_disk();
+        }
         // The totals are consistent. A living writer does not take long to update them.
         let tail = match self.link.shared().reader.tail_totals() {
             Some(tail) => tail,
@@ -174,6 +179,56 @@ impl<L: Link> Subscriber<L> {
             return self.skip_rest(&record);
         }
         self.skip_counted(tail.tail_seq, tail.kinds.of(self.terms.kinds))
+    }
+
+    /// Returns the next item from the disk, because the ring no longer holds the next chunk.
+    fn look_on_disk(&mut self) -> Next<L::Fault> {
+        let next_seq = self.cursor.next_seq;
+        let taken = self.link.refill().expect("the caller looked").take(next_seq);
+        self.awaits_disk = !matches!(taken, Taken::Item(_));
+        self.granted_seq = 0;
+        match taken {
+            Taken::Asked => {
+                self.link.ask();
+                Next::Nothing // The answer knocks.
+            }
+            Taken::Later => Next::Nothing,
+            Taken::Item(Refilled::Chunk(descriptor, bytes)) if descriptor.seq >= next_seq => {
+                self.cursor = self.cursor.moved_to(descriptor.seq, self.cursor.seen);
+                if !self.headers_only {
+                    self.keep_bytes(&bytes);
+                }
+                probe!(receive, descriptor.seq, descriptor.length);
+                Next::Refilled(descriptor)
+            }
+            Taken::Item(Refilled::Passed(until_seq)) if until_seq > next_seq => {
+                self.cursor = self.cursor.moved_to(until_seq, self.cursor.seen);
+                Next::Again
+            }
+            Taken::Item(Refilled::Lost(lost)) if lost.from_seq == next_seq => self.lose(&lost),
+            Taken::Item(_) => Next::Again, // It was given that meanwhile.
+        }
+    }
+
+    /// Copies the bytes of a chunk from the disk. It may be longer than the chunks of this ring.
+    fn keep_bytes(&mut self, bytes: &[u8]) {
+        if bytes.len() > self.buffer.len() {
+            self.buffer = vec![0; bytes.len()].into_boxed_slice();
+        }
+        self.buffer[..bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// Skips a stretch that the disk cannot give.
+    fn lose(&mut self, lost: &LostStretch) -> Next<L::Fault> {
+        let LostStretch { from_seq, until_seq, reason, totals } = *lost;
+        let seen = self.cursor.seen + totals;
+        if totals.chunks == 0 {
+            self.cursor = self.cursor.moved_to(until_seq, seen);
+            return Next::Again;
+        }
+        self.cursor = self.cursor.jumped_to(until_seq, seen);
+        let Totals { chunks: chunk_count, bytes: byte_count } = totals;
+        self.gap(Gap { from_seq, to_seq: until_seq - 1, chunk_count, byte_count, reason })
     }
 
     /// Returns the totals before the tail of an ended execution whose writer died while it updated

@@ -1,0 +1,100 @@
+//! Chunks that only the disk holds, for a reader on another thread.
+//!
+//! The reader asks for the chunk that it needs next, and rings. Its shard reads one run, and
+//! answers with the chunks of it. The cursor of the reader is the only truth. Each answer begins
+//! where the question did, and the reader leaves out what it has passed meanwhile.
+//!
+//! One question is open at a time, and an answer is one run at most. That bounds the memory.
+//!
+//! Tests: `shard/journal/refill_tests.rs`, and `sim/kept.rs`.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::memory::Descriptor;
+use crate::stream::{GapReason, Totals};
+
+/// The desk between a reader and its shard.
+#[derive(Default)]
+pub struct Refill {
+    desk: Mutex<Desk>,
+}
+
+#[derive(Default)]
+struct Desk {
+    /// The chunk that is asked for, until the shard has read the question.
+    wish_seq: Option<u64>,
+    /// True until the answer is whole.
+    is_asked: bool,
+    items: VecDeque<Refilled>,
+}
+
+/// A part of an answer.
+pub enum Refilled {
+    /// A chunk, with its bytes.
+    Chunk(Descriptor, Box<[u8]>),
+    /// Nothing else of the reader's kinds lies before this chunk.
+    Passed(u64),
+    /// A stretch that cannot be given.
+    Lost(LostStretch),
+}
+
+/// A stretch that cannot be given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LostStretch {
+    /// Its first chunk.
+    pub from_seq: u64,
+    /// One past its last chunk.
+    pub until_seq: u64,
+    /// The reason.
+    pub reason: GapReason,
+    /// Totals of its chunks that the reader wanted.
+    pub totals: Totals,
+}
+
+/// The result of [`Refill::take`].
+pub enum Taken {
+    /// The next part of an answer.
+    Item(Refilled),
+    /// The question is new. The shard has to be told.
+    Asked,
+    /// The answer is still to come.
+    Later,
+}
+
+impl Refill {
+    /// Takes the next part of the answer. Without one, it asks for the chunk `next_seq`.
+    pub fn take(&self, next_seq: u64) -> Taken {
+        let mut desk = self.desk();
+        if let Some(item) = desk.items.pop_front() {
+            return Taken::Item(item);
+        }
+        if std::mem::replace(&mut desk.is_asked, true) {
+            return Taken::Later;
+        }
+        desk.wish_seq = Some(next_seq);
+        Taken::Asked
+    }
+
+    /// Takes the question, if there is a new one.
+    pub fn take_wish(&self) -> Option<u64> {
+        self.desk().wish_seq.take()
+    }
+
+    /// Adds a chunk to the answer.
+    pub fn give(&self, descriptor: Descriptor, payload: &[u8]) {
+        self.desk().items.push_back(Refilled::Chunk(descriptor, payload.into()));
+    }
+
+    /// Adds the last part of the answer.
+    pub fn finish(&self, last: Refilled) {
+        let mut desk = self.desk();
+        assert!(desk.is_asked);
+        desk.items.push_back(last);
+        desk.is_asked = false;
+    }
+
+    fn desk(&self) -> MutexGuard<'_, Desk> {
+        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
