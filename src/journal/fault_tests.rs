@@ -22,33 +22,40 @@ const SETUP: Setup = Setup {
 const EIO: Result<(), io::ErrorKind> = Err(io::ErrorKind::Other);
 
 /// A journal whose wishes wait until the test completes them.
-struct Bench {
-    journal: Journal,
-    disk: Disk,
-    moment: Moment,
-    wishes: VecDeque<Wish>,
+pub(super) struct Bench {
+    pub journal: Journal,
+    pub disk: Disk,
+    pub moment: Moment,
+    pub wishes: VecDeque<Wish>,
 }
 
 impl Bench {
     fn new() -> Bench {
         let moment = Moment { now: Instant::from_nanos(1), wall_us: 7 };
-        let mut disk = Disk::default();
-        let Recovered { journal, .. } = recover(&mut disk, &SETUP, moment).unwrap();
+        Bench::on(Disk::default(), &SETUP, moment)
+    }
+
+    pub fn on(mut disk: Disk, setup: &Setup, moment: Moment) -> Bench {
+        let Recovered { journal, .. } = recover(&mut disk, setup, moment).unwrap();
         Bench { journal, disk, moment, wishes: VecDeque::new() }
     }
 
-    fn open(&mut self, id: u128, durability: Durability) -> KeptId {
+    pub fn open(&mut self, id: u128, durability: Durability) -> KeptId {
         self.journal.open(id, durability, b"details", self.moment).unwrap()
     }
 
     fn append(&mut self, name: KeptId) -> Append {
-        let (seq, _) = self.journal.get(name).unwrap().published();
-        let (kind, key, flags) = (Kind::Output, 0, 0);
-        let entry = ChunkEntry { seq, mono_ns: 5, length: 4, kind, key, flags };
-        self.journal.append(name, &entry, b"text", self.moment)
+        self.append_payload(name, b"text")
     }
 
-    fn turn(&mut self) {
+    pub fn append_payload(&mut self, name: KeptId, payload: &[u8]) -> Append {
+        let (seq, _) = self.journal.get(name).unwrap().published();
+        let (length, kind, key, flags) = (payload.len() as u32, Kind::Output, 0, 0);
+        let entry = ChunkEntry { seq, mono_ns: 5, length, kind, key, flags };
+        self.journal.append(name, &entry, payload, self.moment)
+    }
+
+    pub fn turn(&mut self) {
         self.journal.turn(self.moment);
         while let Some(wish) = self.journal.poll_wish(self.moment) {
             self.wishes.push_back(wish);
@@ -56,7 +63,7 @@ impl Bench {
     }
 
     /// Completes the oldest wish.
-    fn complete(&mut self, result: Result<(), io::ErrorKind>) {
+    pub fn complete(&mut self, result: Result<(), io::ErrorKind>) {
         let wish = self.wishes.pop_front().expect("a wish is under way");
         let token = wish.token();
         let (buffer, synced) = match wish {
@@ -66,13 +73,21 @@ impl Bench {
                 }
                 (Some(buffer), sync)
             }
-            _ => (None, true),
+            Wish::Prepare { header } => {
+                self.disk.create(&header).unwrap();
+                (None, false)
+            }
+            Wish::Remove { segment_number } => {
+                self.disk.remove(segment_number).unwrap();
+                (None, false)
+            }
+            Wish::Sync { .. } => (None, true),
         };
         self.journal.on_done(token, result, buffer, synced, self.moment);
     }
 
     /// Completes everything until nothing is under way.
-    fn settle(&mut self) {
+    pub fn settle(&mut self) {
         self.turn();
         while !self.wishes.is_empty() {
             self.complete(Ok(()));

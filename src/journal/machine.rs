@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 
+use super::age::AgeClock;
 use super::answers::{Append, Counters, Fault, Refused};
 use super::block::{Appended, Position};
 use super::catalogue::{Catalogue, Kept, KeptId, Living, Missing, Record};
@@ -18,8 +19,8 @@ use super::seal::{self, Sealing};
 use super::segments::{Next, Sealed, Segments};
 use super::table::Table;
 use super::{Moment, Setup, Wish, WishToken};
-use crate::base::PageBuffer;
 use crate::base::planted::{Planted, planted};
+use crate::base::{Instant, PageBuffer};
 use crate::limits::{
     JOURNAL_BLOCK_BYTES_MAX, JOURNAL_PAGE_BYTES, JOURNAL_RECORD_BYTES_MAX,
     JOURNAL_RECORD_RESERVE_BYTES, JOURNAL_ROWS_MAX, KINDS_MAX,
@@ -37,6 +38,7 @@ pub struct Journal {
     /// The table for the next segment, while nothing is sealed.
     spare: Option<Table>,
     pub(super) segments: Segments,
+    pub(super) ages: AgeClock,
     fault: Option<Fault>,
     /// Executions of which something has reached the disk, each at most once.
     news: VecDeque<KeptId>,
@@ -64,8 +66,10 @@ impl Journal {
         catalogue: Catalogue,
         sealed: VecDeque<Sealed>,
         first: u64,
+        now: Instant,
     ) -> Journal {
         setup.assert_sound();
+        let seen_us = sealed.iter().map(|sealed| sealed.last_us).max();
         let (mut table, spare) = (Table::new(), Table::new());
         table.begin(first);
         let segments = Segments {
@@ -85,6 +89,7 @@ impl Journal {
             sealing: None,
             spare: Some(spare),
             segments,
+            ages: AgeClock::new(now, seen_us.unwrap_or(0)),
             fault: None,
             news: VecDeque::with_capacity(64),
             counters: Counters::default(),
@@ -252,13 +257,16 @@ impl Journal {
         }
         let has_room = self.room_bytes(Reserve::Keep) >= JOURNAL_PAGE_BYTES;
         self.commit.mark(has_room, moment);
-        if self.segments.is_over(&self.setup, moment) {
+        if self.is_look_due(moment.now) {
+            self.look(moment);
+        }
+        if self.segments.is_over(&self.setup, &self.ages) {
             self.retain(moment);
         }
     }
 
     /// The time at which [`Journal::turn`] has something to do without any other event.
-    pub fn deadline(&self) -> Option<crate::base::Instant> {
+    pub fn deadline(&self) -> Option<Instant> {
         if self.fault.is_some() {
             return None;
         }
@@ -266,7 +274,7 @@ impl Journal {
             Next::Failed { retry_at } => Some(retry_at),
             _ => None,
         };
-        [self.commit.deadline(), retry].into_iter().flatten().min()
+        [self.commit.deadline(), retry, self.look_at()].into_iter().flatten().min()
     }
 
     /// Closes the open block, so that all that was appended goes to the disk.
@@ -358,7 +366,7 @@ impl Journal {
             (WishToken::Sync, Ok(())) => self.commit.on_synced(moment.now),
             (WishToken::Index, Ok(())) => {
                 self.commit.give_back(buffer.expect("a write has one"));
-                self.sealed_more();
+                self.sealed_more(moment);
             }
             (WishToken::Prepare, Ok(())) => {
                 self.segments.next = Next::Ready;
@@ -599,6 +607,7 @@ impl Journal {
     }
 
     fn close_block(&mut self, moment: Moment) {
+        let moment = Moment { wall_us: self.ages.wall_us(moment), ..moment };
         if let Some(closed) = self.commit.close(moment) {
             self.table.close_last(closed.bytes, closed.count);
         }
@@ -684,7 +693,7 @@ impl Journal {
     }
 
     /// Goes on after a part of an index was written.
-    fn sealed_more(&mut self) {
+    fn sealed_more(&mut self, moment: Moment) {
         let sealing = self.sealing.as_mut().expect("an index was written");
         sealing.is_writing = false;
         if !sealing.is_last {
@@ -699,6 +708,9 @@ impl Journal {
             data_end_bytes: trailer.data_end_bytes,
         });
         self.spare = Some(table);
+        if self.segments.sealed.len() == 1 {
+            self.plan_look(moment);
+        }
     }
 }
 

@@ -15,7 +15,7 @@
 //! - `commit.rs`: group commit. `table.rs`: the runs of the present segment.
 //! - `catalogue.rs`: the executions. `segments.rs`: the lives of segments, and retention.
 //! - `machine.rs`: the machine; `answers.rs`: its answers. `seal.rs` writes the index of a full
-//!   segment, `locate.rs` finds chunks, `retain.rs` removes them.
+//!   segment, `locate.rs` finds chunks, `retain.rs` removes them. `age.rs`: the clock for that.
 //! - [`recovery`]: the state of a journal from its files alone. `walk.rs` walks over blocks.
 //!
 //! Invariants:
@@ -31,9 +31,12 @@
 //! - D7: a segment is removed only after the descriptions of running executions in it are on disk
 //!   elsewhere.
 //!
-//! Tests: beside the code; `model_tests.rs` runs the machine against a model of a disk that fails,
-//! and `fault_tests.rs` uses it after a failure.
+//! Tests: beside the code. `model_tests.rs` runs the machine against a model of a disk that fails.
+//! `fault_tests.rs` uses it after a failure, and `age_tests.rs` with clocks that jump.
 
+mod age;
+#[cfg(test)]
+mod age_tests;
 mod answers;
 pub mod block;
 mod catalogue;

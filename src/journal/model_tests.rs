@@ -515,7 +515,7 @@ fn nothing_that_was_acknowledged_is_lost_and_nothing_else_is_given() {
     let first = std::env::var("SIM_FIRST_SEED").ok().and_then(|text| text.parse().ok());
     let seeds = std::env::var("SIM_SEEDS").ok().and_then(|text| text.parse().ok());
     let mut sum = Counts::default();
-    for seed in first.unwrap_or(1)..first.unwrap_or(1) + seeds.unwrap_or(60u64) {
+    for seed in first.unwrap_or(1)..first.unwrap_or(1) + seeds.unwrap_or(70u64) {
         let counts = run(seed);
         sum.chunks += counts.chunks;
         sum.missed += counts.missed;

@@ -180,7 +180,7 @@ pub fn recover(
     let unfinished = contents.revive(files)?;
     let Contents { catalogue, sealed, findings, .. } = contents;
     let setup = Setup { journal, ..*setup };
-    let journal = Journal::new(setup, catalogue, sealed, next_segment);
+    let journal = Journal::new(setup, catalogue, sealed, next_segment, moment.now);
     Ok(Recovered { journal, unfinished, findings })
 }
 

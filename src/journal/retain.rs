@@ -7,6 +7,7 @@ use super::format::{Lsn, RunKind};
 use super::machine::{Journal, Reserve, place};
 use super::records::Opened;
 use super::segments::Vacating;
+use crate::base::Instant;
 use crate::base::planted::{Planted, planted};
 
 impl Journal {
@@ -36,12 +37,39 @@ impl Journal {
         if self.segments.is_removing || self.segments.to_remove.is_some() {
             return;
         }
-        match self.segments.vacating {
-            Some(Vacating { number, until }) if self.commit.synced() >= until => {
-                self.forget_segment(number);
-            }
-            Some(_) => {}
-            None => self.vacate(moment),
+        if self.segments.vacating.is_none() {
+            self.vacate(moment);
+        }
+        if let Some(Vacating { number, until }) = self.segments.vacating
+            && self.commit.synced() >= until
+        {
+            self.forget_segment(number);
+            self.plan_look(moment);
+        }
+    }
+
+    /// True if [`Journal::turn`] looks at the wall clock now. Its moment should be a new reading.
+    pub fn is_look_due(&self, now: Instant) -> bool {
+        self.look_at().is_some_and(|look_at| now >= look_at)
+    }
+
+    /// The time of the next look at the age of the oldest segment.
+    pub(super) fn look_at(&self) -> Option<Instant> {
+        let can_look = !self.segments.is_shrinking() && self.fault().is_none();
+        let is_wanted = can_look && !self.segments.sealed.is_empty();
+        is_wanted.then(|| self.ages.look_at())
+    }
+
+    /// Looks at the wall clock.
+    pub(super) fn look(&mut self, moment: Moment) {
+        self.ages.look(moment);
+        self.plan_look(moment);
+    }
+
+    /// Plans the next look, after the oldest segment has changed.
+    pub(super) fn plan_look(&mut self, moment: Moment) {
+        if let Some(until_us) = self.segments.until_us(&self.setup) {
+            self.ages.plan(until_us, moment.now);
         }
     }
 

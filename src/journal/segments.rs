@@ -2,8 +2,9 @@
 
 use std::collections::VecDeque;
 
+use super::Setup;
+use super::age::AgeClock;
 use super::format::Lsn;
-use super::{Moment, Setup};
 use crate::base::Instant;
 use crate::limits::JOURNAL_RETRY_DELAY;
 
@@ -12,7 +13,7 @@ use crate::limits::JOURNAL_RETRY_DELAY;
 pub struct Sealed {
     /// Its number.
     pub number: u64,
-    /// The wall-clock time of its last block, in microseconds since 1970.
+    /// The time of its last block, in microseconds since 1970.
     pub last_us: u64,
     /// Number of pages of executions in its index.
     pub execution_pages: u32,
@@ -73,10 +74,19 @@ impl Segments {
     }
 
     /// True if the oldest segment has to go.
-    pub fn is_over(&self, setup: &Setup, moment: Moment) -> bool {
-        let Some(front) = self.sealed.front() else { return false };
-        let is_old = front.last_us.saturating_add(setup.age_us_max) < moment.wall_us;
-        is_old || self.bytes(setup) > setup.bytes_max
+    pub fn is_over(&self, setup: &Setup, ages: &AgeClock) -> bool {
+        let Some(until_us) = self.until_us(setup) else { return false };
+        ages.is_past(until_us) || self.bytes(setup) > setup.bytes_max
+    }
+
+    /// The time after which the oldest segment is too old.
+    pub fn until_us(&self, setup: &Setup) -> Option<u64> {
+        self.sealed.front().map(|front| front.last_us.saturating_add(setup.age_us_max))
+    }
+
+    /// True while the oldest segment is on its way out. The disk decides when that goes on.
+    pub fn is_shrinking(&self) -> bool {
+        self.vacating.is_some() || self.to_remove.is_some() || self.is_removing
     }
 
     /// True if the next segment should be made now. `used_bytes` of the present one are used.

@@ -34,13 +34,17 @@ pub const JOURNAL_WRITE_DELAY: Duration = Duration::from_millis(5);
 pub const JOURNAL_SYNC_INTERVAL: Duration = Duration::from_secs(1);
 /// After a sync without a successor, a mark is written after this time.
 pub const JOURNAL_MARK_DELAY: Duration = Duration::from_millis(10);
-/// A segment that could not be made is tried again after this time.
+/// A segment that could not be made, or that has to go and cannot, is tried again after this time.
 pub const JOURNAL_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// Maximum size of all segments of a shard together, unless another one is chosen.
 pub const JOURNAL_BYTES_MAX: u64 = 10 << 30;
 /// Time for which ended executions are kept, unless another one is chosen.
 pub const JOURNAL_RETENTION: Duration = Duration::from_secs(86_400);
+/// Nothing is removed for its age before this time has passed since the start.
+pub const JOURNAL_SETTLING_TIME: Duration = Duration::from_secs(600);
+/// The age of the oldest segment is looked at after this time at the latest.
+pub const JOURNAL_LOOK_INTERVAL: Duration = Duration::from_secs(3_600);
 /// Number of reads that are under way at the same time. Each has a buffer.
 pub const JOURNAL_READS_MAX: usize = 64;
 /// Size of the buffer of a read. A run with a chunk that is longer has a buffer of its own.
@@ -67,5 +71,6 @@ const _: () = {
     assert!(JOURNAL_GATHER_BYTES < JOURNAL_BLOCK_BYTES_MAX);
     assert!(JOURNAL_WRITES_MAX < JOURNAL_BLOCKS_MAX); // One is filled meanwhile.
     assert!(JOURNAL_WRITE_DELAY.as_nanos() < JOURNAL_SYNC_INTERVAL.as_nanos());
+    assert!(JOURNAL_RETRY_DELAY.as_nanos() < JOURNAL_LOOK_INTERVAL.as_nanos());
     assert!(DELIVERY_CHUNKS_MAX > 0);
 };

@@ -1,8 +1,9 @@
 //! A writer of a journal, on real files.
 
 use std::path::Path;
+use std::time::Duration;
 
-use streamdoor::base::ExecutionId;
+use streamdoor::base::{ExecutionId, Instant};
 use streamdoor::journal::format::ChunkEntry;
 use streamdoor::journal::recovery::Recovered;
 use streamdoor::journal::{Append, Journal, KeptId, Moment, Setup};
@@ -123,13 +124,19 @@ impl Keeper {
     /// Waits until nothing is left to do: the mark behind the last block is written.
     pub fn rest(&mut self) {
         self.sync();
-        while self.journal.deadline().is_some() || self.files.under_way() > 0 {
+        while self.next_at().is_some() || self.files.under_way() > 0 {
             self.turn();
-            let until = self.journal.deadline();
+            let until = self.next_at();
             if until.is_some() || self.files.under_way() > 0 {
                 self.reactor.wait(until);
             }
         }
+    }
+
+    /// The time of the next write or sync. The age of segments is looked at later.
+    fn next_at(&mut self) -> Option<Instant> {
+        let now = self.reactor.now();
+        self.journal.deadline().filter(|at| at.since(now) < Duration::from_secs(10))
     }
 }
 

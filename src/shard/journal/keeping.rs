@@ -44,7 +44,10 @@ pub(crate) struct Keeping {
     pub(super) files: JournalFiles,
     /// The promise for executions whose options name none.
     durability: Durability,
+    /// The clocks by which the times of chunks are told. It never changes.
     anchor: ClockAnchor,
+    /// The clocks at the last look at the wall clock.
+    seen: ClockAnchor,
     /// Ends that the disk does not keep yet.
     ends: Vec<Ending>,
     /// Tools that wait for the disk.
@@ -156,6 +159,7 @@ impl Keeping {
             files,
             durability: config.durability,
             anchor,
+            seen: anchor,
             ends: Vec::new(),
             waiting: Vec::new(),
             holed: Vec::new(),
@@ -205,7 +209,7 @@ impl Keeping {
 
     /// The time on both clocks.
     pub(super) fn moment(&self, now: Instant) -> Moment {
-        Moment { now, wall_us: self.anchor.wall_us_at(now.nanos()) }
+        Moment { now, wall_us: self.seen.wall_us_at(now.nanos()) }
     }
 
     /// The promise for the chunks of an execution with this option.
@@ -315,6 +319,9 @@ impl Keeping {
 
     /// Closes the block of the turn if it is due, and passes the wishes of the journal on.
     fn look_after_disk<R: Reactor>(&mut self, reactor: &mut R, now: Instant) {
+        if self.journal.is_look_due(now) {
+            self.seen = ClockAnchor { wall_us: reactor.wall_us(), mono_ns: now.nanos() };
+        }
         let moment = self.moment(now);
         if !self.waiting.is_empty() {
             self.journal.await_sync();

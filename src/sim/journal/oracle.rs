@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use super::{Manner, Model, Process, Rest, STEPS, Trial, payload};
-use crate::base::PageBuffer;
+use crate::base::{Instant, PageBuffer};
 use crate::journal::block::Run;
 use crate::journal::format::{BLOCK_HEADER_BYTES, Lsn};
 use crate::journal::index::RunRow;
 use crate::journal::recovery::Findings;
 use crate::journal::{Fault, Found, KeptId, Place, Record, Search};
-use crate::limits::JOURNAL_PAGE_BYTES;
+use crate::limits::{JOURNAL_PAGE_BYTES, JOURNAL_SYNC_INTERVAL};
 use crate::reactor::FileName;
 use crate::sim::disk::{Crash, DiskFaults, FaultKind, PlantedFault};
 use crate::stream::Durability;
@@ -187,7 +187,10 @@ impl Trial {
             self.process.pass(Duration::from_millis(2));
             self.hear();
             let journal = &self.process.journal;
-            let is_at_rest = journal.deadline().is_none() && self.disk.in_flight_count() == 0;
+            // The age of segments is looked at later.
+            let is_later = |at: Instant| at.since(moment.now) > JOURNAL_SYNC_INTERVAL;
+            let is_quiet = journal.deadline().is_none_or(is_later);
+            let is_at_rest = is_quiet && self.disk.in_flight_count() == 0;
             match blocks {
                 None if journal.is_all_synced() => blocks = Some(journal.counters().blocks),
                 Some(blocks) if is_at_rest => return journal.counters().blocks > blocks,
