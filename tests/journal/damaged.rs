@@ -58,7 +58,7 @@ fn a_sound_journal_is_whole_and_stays_as_it_is() {
     let text = shown(&listed);
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!((code(&listed), lines.len()), (0, 5), "{text}");
-    assert!(lines[1].starts_with(&text_of(1)) && lines[1].contains(" ended "), "{text}");
+    assert!(lines[1].starts_with(&text_of(1)) && lines[1].contains(" completed "), "{text}");
     assert!(lines[3].contains(" unfinished ") && lines[3].contains(" 600 "), "{text}");
     assert!(lines[4].ends_with(", 3 executions"), "{text}");
     let none = journal("cat", &folder.0, &["--kinds", "stderr", &text_of(1)]);

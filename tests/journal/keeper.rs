@@ -42,12 +42,17 @@ pub fn text_of(id: u128) -> String {
 impl Keeper {
     /// Opens the journal in the directory of a shard, with segments of at most `segments_max`.
     pub fn open(shard: &Path, segments_max: u64) -> Keeper {
+        Keeper::open_with(shard, segments_max, SEGMENT_BYTES)
+    }
+
+    /// Opens it with segments of another size.
+    pub fn open_with(shard: &Path, segments_max: u64, segment_bytes: u32) -> Keeper {
         let (mut reactor, _) = open(Choice::Mio).unwrap();
         let setup = Setup {
             journal: JOURNAL,
             shard: 0,
-            segment_bytes: SEGMENT_BYTES,
-            bytes_max: segments_max * u64::from(SEGMENT_BYTES),
+            segment_bytes,
+            bytes_max: segments_max * u64::from(segment_bytes),
             age_us_max: u64::MAX / 2,
         };
         let (recovered, files) = open_journal(&mut reactor, DiskSetup::at(shard), &setup).unwrap();
@@ -82,8 +87,16 @@ impl Keeper {
 
     pub fn end_all(&mut self) {
         for (_, name) in std::mem::take(&mut self.running) {
-            let moment = self.moment();
-            assert!(self.journal.end(name, b"end", moment));
+            self.end(name, br#"{"outcome":"completed","error":null}"#);
+        }
+    }
+
+    /// Ends an execution with these details, which may be anything.
+    pub fn end(&mut self, name: KeptId, details: &[u8]) {
+        let mut moment = self.moment();
+        while !self.journal.end(name, details, moment) {
+            self.turn(); // There is no room yet.
+            moment = self.moment();
         }
     }
 

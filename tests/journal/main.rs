@@ -4,6 +4,7 @@
 #![cfg(feature = "cli")]
 
 mod damaged;
+mod ends;
 mod keeper;
 mod live;
 mod refused;

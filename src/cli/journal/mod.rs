@@ -29,11 +29,12 @@ DIR is the directory of a journal, or that of one of its shards. Its files are o
 may write them meanwhile. What it was writing when it was killed, or when the power failed, is no
 damage.
 
-`ls` prints a line for each execution. `unfinished` means that no end was recorded: the execution
-runs, or its server was killed. `missing` counts chunks that are lost: `unwritten` (the journal had
-no room), `corrupt` (the disk has damaged them), `expired` (removed with old segments). It trusts
-the index of a full segment, so only `verify` and `cat` find each damaged chunk. The last line
-sums up.
+`ls` prints a line for each execution. The state is the outcome, with the error of a failure:
+`restarted` is the error of an execution that ran when its process ended. `unfinished` means that no
+end was recorded: the execution runs, or its server was killed. `ended` means that the outcome
+cannot be read. `missing` counts chunks that are lost: `unwritten` (the journal had no room),
+`corrupt` (the disk has damaged them), `expired` (removed with old segments). It trusts the index of
+a full segment, so only `verify` and `cat` find each damaged chunk. The last line sums up.
 
 `cat` writes the chunks to standard output. A terminal shows the text in them. Standard error tells
 which chunks are missing, and why.

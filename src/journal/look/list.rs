@@ -9,6 +9,7 @@ use std::io;
 use super::blocks::Piece;
 use super::rows::Index;
 use super::{Look, LookError, ReadFiles, Visitor, read_run};
+use crate::journal::Record;
 use crate::journal::block::Run;
 use crate::journal::format::{Lsn, RunKind};
 use crate::journal::index::{ExecutionRow, RecordPlace, Trailer};
@@ -47,6 +48,8 @@ pub struct Listed {
     pub opened_us: Option<u64>,
     /// The wall-clock time of its end, in microseconds since 1970. `None` while it is unfinished.
     pub ended_us: Option<u64>,
+    /// The record of its end. See [`Look::end_details`].
+    pub ended: Option<Record>,
     /// Number of chunks that were published.
     pub chunks: u64,
     /// Payload bytes of these.
@@ -83,6 +86,34 @@ impl<F: ReadFiles> Look<F> {
         }
         Ok(listing)
     }
+
+    /// Passes the details of an end to `read`. Returns `None` if the execution has no end, or if
+    /// its record cannot be read.
+    ///
+    /// # Errors
+    /// [`LookError`].
+    pub fn end_details<T>(
+        &mut self,
+        listed: &Listed,
+        read: impl FnOnce(&[u8]) -> T,
+    ) -> Result<Option<T>, LookError> {
+        let Some(Record { lsn, bytes }) = listed.ended else { return Ok(None) };
+        let of_it = |run: &Run<'_>| {
+            run.header.kind == RunKind::Ended && run.header.execution == listed.number
+        };
+        let found = read_run(&mut self.files, self.journal, lsn, bytes, |run| {
+            let run = run.filter(of_it)?;
+            let ended = run.body().and_then(Ended::decode).ok()?;
+            Some(read(ended.details))
+        });
+        match found {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None), // Just removed.
+            found => found.map_err(|error| LookError::Io {
+                segment_number: Some(lsn.segment_number()),
+                error,
+            }),
+        }
+    }
 }
 
 /// The knowledge about an execution so far.
@@ -92,6 +123,7 @@ struct Entry {
     durability: Option<Durability>,
     opened_us: Option<u64>,
     ended_us: Option<u64>,
+    ended: Option<Record>,
     next_seq: u64,
     bytes: u64,
     missing: Missing,
@@ -102,9 +134,9 @@ struct Entry {
 
 impl Entry {
     fn listed(self, id: u128, number: u32) -> Listed {
-        let Entry { durability, opened_us, ended_us, bytes, missing, .. } = self;
+        let Entry { durability, opened_us, ended_us, ended, bytes, missing, .. } = self;
         let chunks = self.next_seq - 1;
-        Listed { id, number, durability, opened_us, ended_us, chunks, bytes, missing }
+        Listed { id, number, durability, opened_us, ended_us, ended, chunks, bytes, missing }
     }
 
     /// Everything before a chunk was published, and what was not seen is missing.
@@ -149,6 +181,7 @@ impl Lister {
             durability: None,
             opened_us: None,
             ended_us: None,
+            ended: None,
             next_seq: 1,
             bytes: 0,
             missing: Missing::default(),
@@ -187,6 +220,7 @@ impl Lister {
                 if let Ok(ended) = run.body().and_then(Ended::decode) {
                     entry.id = Some(ended.id);
                     entry.ended_us = Some(ended.ended_us);
+                    entry.ended = Some(Record { lsn: run.lsn, bytes: header.bytes });
                 }
                 entry.pass(header.first_seq, header.bytes_before);
             }
@@ -205,8 +239,10 @@ impl Lister {
         }
         entry.pass(row.until_seq, row.bytes_until);
         entry.bytes = entry.bytes.max(row.bytes_until);
-        if row.ended.found().is_some() {
+        if let Some(RecordPlace { offset_bytes, bytes }) = row.ended.found() {
             entry.ended_us = Some(row.ended_us);
+            let lsn = place(index.trailer.segment_number, offset_bytes);
+            entry.ended = Some(Record { lsn, bytes });
         }
     }
 }

@@ -266,6 +266,8 @@ fn a_sound_journal_is_listed_given_and_verified() {
         let missing = truth.chunks.iter().filter(|chunk| chunk.is_none()).count() as u64;
         assert_eq!((listed.missing.unwritten, listed.missing.all()), (missing, missing));
         assert_eq!(listed.ended_us.is_some(), truth.running.is_none());
+        let details = look.end_details(listed, |details| details.to_vec()).unwrap();
+        assert_eq!(details, truth.running.is_none().then(|| b"end".to_vec()));
         assert!(listed.durability.is_some() && listed.opened_us.is_some());
         for kinds in [Kinds::ALL, Kinds::RAW, Kinds::NONE.with(Kind::Stdout)] {
             let (given, summary) = output(&mut look, listed.number, kinds);

@@ -21,6 +21,7 @@ mod refill_tests;
 mod tests;
 
 pub use config::JournalConfig;
+pub use details::EndedDetails;
 pub(crate) use fetch::{begin as fetch, refill};
 pub use files::{Completed, JournalFiles};
 pub use keeping::JournalStatus;
