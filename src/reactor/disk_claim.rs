@@ -6,6 +6,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
+use super::FileSystem;
+
 /// A directory that no other process can claim until this is dropped.
 #[derive(Debug)]
 pub struct Claim {
@@ -13,13 +15,13 @@ pub struct Claim {
 }
 
 /// The name of the file whose lock is the claim.
-const LOCK: &str = ".lock";
+pub const LOCK_FILE: &str = ".lock";
 
 /// Claims a directory. Its parent is made too if it does not exist; both are for this user alone.
 ///
 /// # Errors
-/// The kernel's error, or a text: it is no directory, is another user's, is open to others, or is
-/// used by another process.
+/// The kernel's error, or a text. The directory may be another user's, open to others, on a network
+/// file system, or used by another process. It may be no directory.
 pub fn claim_directory(path: &Path) -> io::Result<(OwnedFd, Claim)> {
     if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
         make(parent)?;
@@ -30,13 +32,14 @@ pub fn claim_directory(path: &Path) -> io::Result<(OwnedFd, Claim)> {
         .custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC)
         .open(path)?;
     check(&directory)?;
+    FileSystem::of(&directory)?.refuse_network()?;
     let lock = OpenOptions::new()
         .write(true)
         .create(true)
         .truncate(false)
         .mode(0o600)
         .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC)
-        .open(path.join(LOCK))?;
+        .open(path.join(LOCK_FILE))?;
     match lock.try_lock() {
         Ok(()) => Ok((directory.into(), Claim { _lock: lock })),
         Err(TryLockError::WouldBlock) => {

@@ -15,7 +15,8 @@
 //! - `released` has sockets on their way to another reactor.
 //! - `socket_calls.rs`, `listener.rs` and `connecting.rs` are shared by both backends.
 //! - `polled_net.rs`, `uring_net.rs` (with `uring_net/`), `uring_buffers.rs`.
-//! - `disk` has the values of files, `disk_files.rs` their system calls.
+//! - `disk` has the values of files, `disk_files.rs` their system calls. `disk_claim.rs` and
+//!   `file_system.rs` check a directory before its use.
 //! - `disk_thread.rs` and `disk_table.rs` are shared by `polled_disk.rs` and `uring_disk.rs`.
 //! - `watch` observes the machine's memory, separately from all that.
 //!
@@ -30,6 +31,7 @@ mod disk_files;
 pub(crate) mod disk_table;
 mod disk_thread;
 mod ends;
+mod file_system;
 pub(crate) mod idle;
 mod inventory;
 mod listener;
@@ -67,8 +69,9 @@ pub use disk::{
     Disk, DiskAnswer, DiskDirectory, DiskDone, DiskRequest, DiskSetup, DiskWork, FileId, FileName,
     FileNameError,
 };
-pub use disk_claim::{Claim, claim_directory};
+pub use disk_claim::{Claim, LOCK_FILE, claim_directory};
 pub use ends::HalfConnection;
+pub use file_system::{FileSystem, FileSystemKind};
 pub use idle::{Decision, Idle, IdleStrategy};
 pub use inventory::{UringOperation, uring_operations};
 pub use polled::PolledReactor;

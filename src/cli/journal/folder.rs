@@ -70,7 +70,10 @@ fn problem(path: &Path, error: &io::Error) -> CliError {
 }
 
 /// The directories of the shards, in order, and the directory itself if it has segments.
-fn directories(folder: &Path) -> io::Result<Vec<PathBuf>> {
+///
+/// # Errors
+/// The error of the directory.
+pub fn directories(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut shards = Vec::new();
     let mut has_segments = false;
     for entry in std::fs::read_dir(folder)? {

@@ -10,6 +10,8 @@ use std::path::PathBuf;
 use lexopt::prelude::*;
 use streamdoor::stream::Kinds;
 
+pub use folder::directories;
+
 use super::console::print_out;
 use super::remote::{self, KindList};
 use super::{CliError, hints, parsed};
