@@ -73,6 +73,12 @@ struct Loss {
     between: KindTotals,
 }
 
+impl Loss {
+    fn is_hole(&self) -> bool {
+        self.reason == GapReason::Unwritten && self.behind_seq == self.until_seq
+    }
+}
+
 /// The thing that is waited for.
 #[derive(Clone, Copy)]
 enum Step {
@@ -340,13 +346,18 @@ fn not_there<R: Reactor + 'static, O: Outlet<R>>(
     let Some(keeping) = shard.keeping.as_deref_mut() else { return };
     let fetching = keeping.fetching(name);
     assert!(until_seq > fetching.seq());
+    let until_seq = until_seq.min(fetching.until_seq);
+    let is_hole = reason == GapReason::Unwritten;
     match fetching.goal {
         Goal::Chunks => {
-            let until_seq = until_seq.min(fetching.until_seq);
             let (behind_seq, between) = (until_seq, KindTotals::default());
             lose(shard, name, Loss { reason, until_seq, before: None, behind_seq, between });
         }
         Goal::Before(loss) => look_behind(shard, name, loss),
+        // A hole that begins where another one ends: one gap tells of both.
+        Goal::Behind(loss) if loss.is_hole() && is_hole && until_seq > loss.until_seq => {
+            look_behind(shard, name, Loss { until_seq, behind_seq: until_seq, ..loss });
+        }
         Goal::Behind(loss) => answer_lost(shard, name, &loss, None),
     }
 }
