@@ -216,6 +216,14 @@ impl Journal {
         Append::Missed
     }
 
+    /// Records the chunks of an execution that are missing, if there is room for that now. An
+    /// append and the end do so by themselves.
+    pub fn record_missing(&mut self, name: KeptId, moment: Moment) {
+        if self.catalogue.get(name).is_some_and(|kept| kept.ended.is_none()) {
+            self.put_missing(name, moment);
+        }
+    }
+
     /// Records the end of a running execution. Returns false if there is no room for it now; the
     /// caller then tries again. After a [`Journal::fault`] it is false forever: the end will not be
     /// kept, and there is nothing to wait for.

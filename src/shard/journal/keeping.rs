@@ -323,6 +323,9 @@ impl Keeping {
             self.seen = ClockAnchor { wall_us: reactor.wall_us(), mono_ns: now.nanos() };
         }
         let moment = self.moment(now);
+        for Waiting { kept, .. } in &self.waiting {
+            self.journal.record_missing(*kept, moment); // Nothing may follow that would do so.
+        }
         if !self.waiting.is_empty() {
             self.journal.await_sync();
         }
@@ -416,6 +419,9 @@ pub(crate) fn keep_end<R: Reactor + 'static, O: Outlet<R>>(
     execution: Handle,
     verdict: &Verdict,
 ) {
+    if act::run_in(&mut shard.runs, execution).kept.is_none() {
+        return shard.tell(Event::EndKept(execution)); // The journal has refused all of it.
+    }
     record_end(shard, execution, verdict);
     settle_ends(shard);
 }

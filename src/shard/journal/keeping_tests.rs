@@ -3,16 +3,19 @@
 use std::cell::RefCell;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use super::{JournalConfig, Recall};
 use crate::base::{ExecutionId, Random};
 use crate::engine::SubscribeSpec;
+use crate::journal::Refused;
 use crate::limits;
 use crate::memory::RingPoolConfig;
 use crate::reactor::Choice;
 use crate::shard::{Delivery, ExecuteError, ExecuteOptions, MemoryWatch, Shard, ShardConfig};
 use crate::stream::{Durability, End, EndState, Gap, Kind, Kinds, Outcome, Policy, Totals};
-use crate::tool::{Need, Prepared, Work};
+use crate::tool::{Need, Output, Prepared, SyncError, Work};
 
 pub(super) struct Folder(PathBuf);
 
@@ -267,4 +270,65 @@ fn a_polled_subscriber_is_given_old_chunks_one_by_one() {
         }
     }
     assert_eq!(next_seq, 1_001);
+}
+
+/// Publishes until the journal has no room. Without a turn, nothing goes to the disk.
+fn fill(shard: &mut Shard) {
+    let id = open(shard, Durability::Written);
+    while shard.journal().unwrap().counters.missed_chunks == 0 {
+        shard.publish(id, Kind::Output, &[7; 300]).unwrap();
+    }
+}
+
+#[test]
+fn an_execution_that_the_journal_has_refused_takes_no_place() {
+    let folder = Folder::new("refused");
+    let mut shard = folder.shard(Choice::Mio);
+    fill(&mut shard);
+    for _ in 0..=limits::EXECUTIONS_MAX {
+        let (prepared, options) = (Prepared::new(Work::Feed), ExecuteOptions::default());
+        let refused = shard.execute_prepared(prepared, options);
+        assert!(matches!(refused, Err(ExecuteError::NotKept(Refused::Full))), "{refused:?}");
+    }
+    shard.audit();
+    open(&mut shard, Durability::None);
+}
+
+#[test]
+fn a_tool_that_syncs_after_a_chunk_that_is_not_kept_is_told_so() {
+    let folder = Folder::new("missed");
+    let mut shard = folder.shard(Choice::Mio);
+    let ((go, going), (sent, is_sent), (told, answers)) = (channel(), channel(), channel());
+    let work = move |out: &mut Output| {
+        sent.send(()).unwrap();
+        going.recv().unwrap();
+        out.send(&[7; 300])?;
+        sent.send(()).unwrap();
+        told.send([out.sync(), out.sync()]).unwrap();
+        Ok(())
+    };
+    let prepared = Prepared::new(Work::Thread(Box::new(work)));
+    let options = ExecuteOptions::default();
+    shard.execute_prepared(prepared, options).unwrap();
+    while is_sent.try_recv().is_err() {
+        shard.turn();
+    }
+    for _ in 0..50 {
+        shard.turn();
+        std::thread::sleep(Duration::from_millis(1)); // The disk comes to rest.
+    }
+    fill(&mut shard);
+    let missed = shard.journal().unwrap().counters.missed_chunks;
+    go.send(()).unwrap();
+    is_sent.recv().unwrap();
+    let answers = loop {
+        shard.turn();
+        if let Ok(answers) = answers.recv_timeout(Duration::from_millis(1)) {
+            break answers;
+        }
+    };
+    // A slow disk may have given a buffer back in time.
+    let is_kept = shard.journal().unwrap().counters.missed_chunks == missed;
+    let first = if is_kept { Ok(()) } else { Err(SyncError::NotKept) };
+    assert_eq!(answers, [first, Ok(())]);
 }
