@@ -1,23 +1,38 @@
 //! A shard with a journal, and chunks that follow from their execution and their number.
 
+use std::io;
 use std::path::Path;
 
 use streamdoor::base::{ExecutionId, Random};
 use streamdoor::memory::RingPoolConfig;
+use streamdoor::reactor::Choice;
 use streamdoor::shard::{
     ExecuteError, ExecuteOptions, JournalConfig, MemoryWatch, Shard, ShardConfig,
 };
 use streamdoor::stream::{Durability, Kind};
 use streamdoor::tool::{Need, Prepared, Work};
 
-pub fn open_shard(directory: &Path) -> Shard {
+/// The way in which a shard uses its disk.
+#[derive(Clone, Copy, Debug)]
+pub struct Way {
+    pub reactor: Choice,
+    pub is_direct: bool,
+}
+
+impl Way {
+    pub const USUAL: Way = Way { reactor: Choice::Auto, is_direct: false };
+}
+
+pub fn open_shard(directory: &Path, Way { reactor, is_direct }: Way) -> io::Result<Shard> {
+    let at = JournalConfig::at(directory);
     let config = ShardConfig {
         rings: RingPoolConfig { prealloc_bytes: 0, ..Default::default() },
         memory: MemoryWatch::ByHand,
-        journal: Some(JournalConfig { segment_bytes: 1 << 20, ..JournalConfig::at(directory) }),
+        reactor,
+        journal: Some(JournalConfig { segment_bytes: 1 << 20, is_direct, ..at }),
         ..Default::default()
     };
-    Shard::new(config).unwrap_or_else(|error| panic!("{error}")).0
+    Shard::new(config).map(|(shard, _)| shard)
 }
 
 /// Opens an execution with the smallest ring, unless the disk is too slow for that now.

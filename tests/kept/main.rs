@@ -4,6 +4,7 @@
 mod found;
 mod keeper;
 mod kills;
+mod load;
 #[path = "../role/mod.rs"]
 mod role;
 mod roles;

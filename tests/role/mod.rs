@@ -65,9 +65,14 @@ impl Role {
         self.lines.by_ref().map_while(Result::ok).collect()
     }
 
+    /// Writes a line to the process.
+    pub fn tell(&mut self, line: &str) {
+        self.input.write_all(format!("{line}\n").as_bytes()).unwrap();
+    }
+
     /// Ends a [`wait_for_word`] of the process.
     pub fn go_on(&mut self) {
-        self.input.write_all(b"go on\n").unwrap();
+        self.tell("go on");
     }
 
     pub fn process_id(&self) -> u32 {
