@@ -1,0 +1,22 @@
+//! A shard with a journal on a real ext4, on a disk that fails, stands still, is full, or loses its
+//! power. See `disk.rs` for the disk, and `rig.rs` for what is between the two.
+//!
+//! The disk is this test binary again, in another role: `roles.rs`, `tests/role`. A machine that
+//! cannot have such a disk runs nothing of it, and the tests say why.
+
+mod cuts;
+mod disk;
+#[path = "../../kept/found.rs"]
+mod found;
+mod gate;
+mod holes;
+mod image;
+#[path = "../../kept/keeper.rs"]
+mod keeper;
+#[path = "../../kept/load.rs"]
+mod load;
+mod rig;
+#[path = "../../role/mod.rs"]
+mod role;
+mod roles;
+mod syncer;
