@@ -4,10 +4,11 @@
 //! [`bell`]. [`handover`] is a cache line that goes back and forth. The command `bench floor`
 //! measures both and the clock. The ring has no policy, no end, no second kind of reader and no
 //! check of the data. No usable implementation has less to do. [`tcp`] is the same for streams over
-//! TCP: the server of `bench floor tcp`.
+//! TCP: the server of `bench floor tcp`. [`journal`] is the same for a log on disk.
 
 pub mod bell;
 pub mod handover;
+pub mod journal;
 pub mod preformatted;
 pub mod ring;
 pub mod tcp;

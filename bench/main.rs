@@ -11,6 +11,7 @@ mod door;
 mod fanout;
 mod floor;
 mod instructions;
+mod journal;
 mod long;
 mod mcp;
 mod ours;
@@ -33,6 +34,7 @@ Usage: bench <command> [options]
   door      measure one producer and N readers in another process, through shared memory
   agent     measure deltas of models through runs of agents, beside a plain pipe
   mcp       measure calls of MCP with progress, over HTTP and over standard streams
+  journal   measure the log on disk: durable messages, bulk, replay and recovery
   overload  measure the cost of slow readers for the other readers of a server
   soak      run short executions of every kind, and record the server's memory
   idle      run an idle server, and record the counters of the kernel
@@ -58,6 +60,7 @@ fn main() -> ExitCode {
             #[cfg(feature = "server")]
             Some("agent") => agent::command(arguments),
             Some("mcp") => mcp::command(arguments),
+            Some("journal") => journal::command(arguments),
             Some("overload") => overload::command(arguments),
             Some("soak") => long::soak(arguments),
             Some("idle") => long::idle(arguments),

@@ -427,6 +427,43 @@ fn instructions_and_cache_lines_are_compared_with_what_is_recorded() {
     std::fs::remove_file(&path).expect("it is there");
 }
 
+/// The files are in the build directory. A sync is only one on a disk.
+#[test]
+fn a_journal_is_measured_beside_the_floor_and_nothing_is_missed() {
+    let folder = std::env::temp_dir().join(format!("streamdoor-log-{}", std::process::id()));
+    let place = folder.display();
+    for (words, rate) in [
+        ("--mode publish --out {}", "deliveries_per_s"),
+        ("--mode publish --in-flight 64 --impl direct", "deliveries_per_s"),
+        ("--mode publish --in-flight 64 --impl floor", "deliveries_per_s"),
+        ("--mode publish --impl floor-buffered", "deliveries_per_s"),
+        ("--mode sustained --size 1024", "bytes_per_s"),
+        ("--mode sustained --size 32768 --impl floor", "bytes_per_s"),
+        ("--mode replay --size 1024", "bytes_per_s"),
+        ("--mode replay --size 32768 --impl floor", "bytes_per_s"),
+        ("--mode recovery --size 1024", "p50_ns"),
+    ] {
+        let words = format!("journal --smoke --json {}", words.replace("{}", &place.to_string()));
+        let output = bench(&words);
+        if output.status.code() == Some(3) {
+            println!("not run: {}", String::from_utf8_lossy(&output.stderr));
+            return;
+        }
+        assert!(output.status.success(), "{words}: {output:?}");
+        let line: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert!(line[rate].as_f64() > Some(0.0), "{words}: {line}");
+        let is_flat_out = words.contains("sustained");
+        assert!(is_flat_out || line["missed_chunks"] == 0, "{words}: {line}");
+        let kept = line["deliveries"].as_u64().zip(line["missed_chunks"].as_u64());
+        assert_eq!(kept.map(|(kept, missed)| kept + missed), line["chunks"].as_u64(), "{line}");
+    }
+    for ending in ["hgrm", "hlog"] {
+        let path = folder.join(format!("journal-streamdoor-1x100.{ending}"));
+        assert!(path.exists(), "{}", path.display());
+    }
+    std::fs::remove_dir_all(&folder).expect("nobody else has this directory");
+}
+
 #[test]
 fn help_is_given_and_bad_usage_exits_with_2() {
     for words in [
@@ -447,6 +484,7 @@ fn help_is_given_and_bad_usage_exits_with_2() {
         "mcp server --help",
         "instructions --help",
         "overload --help",
+        "journal --help",
     ] {
         assert!(text(words).contains("--"), "{words}");
     }
@@ -477,6 +515,7 @@ fn help_is_given_and_bad_usage_exits_with_2() {
         "agent pipe --model nowhere",
         "overload --policy conflate",
         "overload --slow 0",
+        "journal --in-flight 65",
         "mcp --only rmcp",
         "mcp --peer sh",
         "mcp --transport carrier",

@@ -173,6 +173,42 @@ fn a_cell_about_first_notifications_shows_their_times_and_not_the_others() {
 }
 
 #[test]
+fn a_cell_about_the_journal_has_rates_beside_times_and_says_what_was_missed() {
+    if !is_there("python3") {
+        return;
+    }
+    let folder = Folder::new("journal");
+    let line = |cell: &str, implementation: &str, numbers: &str| {
+        format!(
+            "{{\"cell\":\"{cell}\",\"round\":1,\"bench\":\"journal\",\
+             \"impl\":\"{implementation}\",\"mode\":\"{cell}\",\"in_flight\":64,\
+             \"size_bytes\":100,\"duration_s\":1.0,\"warmup_s\":0.1,{numbers},\
+             \"missed_chunks\":5,\"preemptions\":3,\"machine\":\"none; idle: none\"}}\n"
+        )
+    };
+    let times = "\"p50_ns\":3000,\"p99_ns\":9000,\"deliveries_per_s\":600.0";
+    let half = "\"p50_ns\":2000,\"p99_ns\":3000,\"deliveries_per_s\":1200.0";
+    let bulk = "\"deliveries_per_s\":100.0,\"bytes_per_s\":7000000.0";
+    let lines = [
+        line("publish", "streamdoor", times),
+        line("publish", "redis", half),
+        line("sustained", "streamdoor", bulk),
+    ];
+    fs::write(folder.0.join("raw.jsonl"), lines.concat()).unwrap();
+    let summary = run(Command::new(tool("bench-summary")).arg(&folder.0).args(["journal", "abc"]));
+    for row in [
+        "## publish: publish, 100 B, 64 in flight; ns",
+        "| streamdoor | 3,000 | 9,000 | 600 | – | – | – | 5 | 3 |",
+        "| redis | 2,000 | 3,000 | 1,200 | 1.50 (1.50–1.50) | 3.00 (3.00–3.00) \
+         | 0.50 (0.50–0.50) | 5 | 3 |",
+        "| implementation | messages/s | MB/s | streamdoor ÷ it, MB/s | missed | preempted |",
+        "| streamdoor | 100 | 7 | – | 5 | 3 |",
+    ] {
+        assert!(summary.contains(row), "{row}: {summary}");
+    }
+}
+
+#[test]
 fn the_charts_of_the_performance_page_show_the_recorded_run() {
     if is_there("python3") {
         run(Command::new(tool("perf-charts")).arg("--check"));

@@ -4,8 +4,8 @@
 //! peer therefore run under the same loop. [`source`] decides when a chunk is due. [`drive`] passes
 //! it to an implementation. [`receive`] is called by each subscriber. [`report`] and [`files`]
 //! print. [`pressure`] is recorded with each run. Only [`machine`] calls the kernel. [`serve`] is
-//! shared by streaming servers, and [`door`] by transports between processes. No file here depends
-//! on an implementation.
+//! shared by streaming servers, [`door`] by transports between processes, and [`journal`] by logs
+//! on disk. No file here depends on an implementation.
 //!
 //! Tests: in the files, and `tests/bench_smoke.rs` runs the programs.
 
@@ -15,6 +15,7 @@
 pub mod door;
 pub mod drive;
 pub mod files;
+pub mod journal;
 pub mod machine;
 pub mod params;
 pub mod pressure;

@@ -46,7 +46,7 @@ pub struct Tally {
 
 /// Returns a payload of `size_bytes`, at least a stamp. Its bytes are random, so that no
 /// compression and no `memset` could make them.
-fn payload(size_bytes: usize, seed: u64) -> Box<[u8]> {
+pub fn payload(size_bytes: usize, seed: u64) -> Box<[u8]> {
     assert!(size_bytes >= STAMP_BYTES); // `params` refuses smaller ones.
     let mut bytes = vec![0; size_bytes].into_boxed_slice();
     Random::new(seed).fill(&mut bytes);

@@ -5,7 +5,8 @@
 //! (tokio's `broadcast`), its producer checks the slowest receiver, as rarely as possible. `erlang`
 //! is not a crate, but a script in a process of its own. `sse` is a server that `bench serve` runs.
 //! `mcp` is one that `bench mcp` runs, beside those in other languages (`bench/peers/mcp`). `door`
-//! is the same as `bench door` for other transports.
+//! is the same as `bench door` for other transports, and `journal` as `bench journal` for other
+//! logs on disk.
 
 #[path = "../../common/mod.rs"]
 mod common;
@@ -14,6 +15,7 @@ mod channels;
 mod door;
 mod durable;
 mod erlang;
+mod journal;
 mod mcp;
 mod payload;
 mod ring;
@@ -70,7 +72,7 @@ Usage: peers fanout [options]
                       By value and in place: sizes 16, 64, 100, 256, 1024, 4096, 32768
 ";
 
-const USAGE: &str = "usage: peers fanout|sse|durable|mcp|door [options]\n";
+const USAGE: &str = "usage: peers fanout|sse|durable|mcp|door|journal [options]\n";
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1);
@@ -84,12 +86,16 @@ fn main() -> ExitCode {
             Some("sse") => sse::command(arguments),
             Some("durable") => durable::command(arguments),
             Some("mcp") => mcp::command(arguments),
+            Some("journal") => journal::command(arguments),
             Some("--help" | "-h" | "help") => {
-                let others = [sse::HELP, durable::HELP, mcp::HELP, door::HELP].join("\n");
+                let others = [sse::HELP, durable::HELP, mcp::HELP, door::HELP, journal::HELP];
+                let others = others.join("\n");
                 print(&format!("{USAGE}{HELP}\n{others}"));
                 Ok(())
             }
-            _ => Err(Failure::Usage("the commands are fanout, sse, durable, mcp and door".into())),
+            _ => Err(Failure::Usage(
+                "the commands are fanout, sse, durable, mcp, door and journal".into(),
+            )),
         },
     )
 }

@@ -5,8 +5,8 @@
 mod aeron;
 pub mod broker;
 mod iceoryx;
-mod nats;
-mod redis;
+pub mod nats;
+pub mod redis;
 mod streams;
 
 use std::ffi::OsString;

@@ -14,8 +14,10 @@ use crate::common::Failure;
 use crate::common::door::carrier::{Carrier, Produce, Run};
 use crate::common::door::load::Load;
 
-const HELLO: &[u8] = b"CONNECT {\"verbose\":false,\"pedantic\":false}\r\nPING\r\n";
-const PONG: &[u8] = b"PONG\r\n";
+/// The first bytes of a client.
+pub const HELLO: &[u8] = b"CONNECT {\"verbose\":false,\"pedantic\":false}\r\nPING\r\n";
+/// The reply to the end of [`HELLO`].
+pub const PONG: &[u8] = b"PONG\r\n";
 
 /// The implementation for `peers door --impl nats`.
 pub struct Nats;

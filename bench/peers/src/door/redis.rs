@@ -33,16 +33,8 @@ fn producer(
 ) -> Result<(Producer, String), Failure> {
     let port = words.first().and_then(|word| word.parse().ok());
     let port = port.ok_or_else(|| Failure::Usage("--word: a port".into()))?;
-    let socket = connect(port).map_err(Failure::Failed)?;
-    let size = load.plan.size_bytes;
-    let mut head = format!("*{}\r\n", command.len() + 1).into_bytes();
-    for word in command {
-        head.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
-        head.extend_from_slice(word);
-        head.extend_from_slice(b"\r\n");
-    }
-    head.extend_from_slice(format!("${size}\r\n").as_bytes());
-    Ok((Producer { socket, head, lines, batch: Vec::new(), size }, "open".into()))
+    let producer = Producer::connect(port, load.plan.size_bytes, command, lines);
+    Ok((producer.map_err(Failure::Failed)?, "open".into()))
 }
 
 /// The producer's connection.
@@ -54,6 +46,29 @@ pub struct Producer {
     lines: usize,
     batch: Vec<u8>,
     size: usize,
+}
+
+impl Producer {
+    /// Connects, for `command` with a payload of `size` bytes. Its reply has so many lines.
+    ///
+    /// # Errors
+    /// A text for the user.
+    pub fn connect(
+        port: u16,
+        size: usize,
+        command: &[&[u8]],
+        lines: usize,
+    ) -> Result<Producer, String> {
+        let socket = connect(port)?;
+        let mut head = format!("*{}\r\n", command.len() + 1).into_bytes();
+        for word in command {
+            head.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+            head.extend_from_slice(word);
+            head.extend_from_slice(b"\r\n");
+        }
+        head.extend_from_slice(format!("${size}\r\n").as_bytes());
+        Ok(Producer { socket, head, lines, batch: Vec::new(), size })
+    }
 }
 
 impl Produce for Producer {

@@ -1,0 +1,289 @@
+//! The command `bench journal`: the log on disk of a shard that is driven by hand, and the floor.
+//!
+//! Messages are chunks of one execution that is fed by hand. Between two turns the shard waits as
+//! its default says: it polls for 50 µs after the last event, and then sleeps in the kernel. The
+//! floor is in `floor/journal.rs`, and peers are in `bench/peers`.
+
+use std::cell::Cell;
+use std::ffi::OsString;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use streamdoor::base::{ExecutionId, Instant};
+use streamdoor::engine::SubscribeSpec;
+use streamdoor::memory::RingPoolConfig;
+use streamdoor::shard::{Delivery, ExecuteOptions, JournalConfig, Shard, ShardConfig};
+use streamdoor::stream::{Durability, Kind, Policy};
+use streamdoor::tool::{Need, Prepared, Work};
+
+use crate::common::journal::{
+    Durable, Folder, Found, JOURNAL_HELP, Load, MODES, publish, report, sample_since,
+};
+use crate::common::machine::{now_ns, preemption_count};
+use crate::common::{BATCH_CHUNKS, Failure, print};
+use crate::floor;
+
+const IMPLEMENTATIONS: [&str; 4] = ["streamdoor", "direct", "floor", "floor-buffered"];
+
+const HELP: &str = "\
+bench journal: measure the log on disk: durable messages, bulk, replay and recovery
+
+Usage: bench journal [options]
+
+  --impl NAME         the implementation to measure (streamdoor):
+                      streamdoor      a shard driven by hand, one execution
+                      direct          the same, whose writes go past the page cache
+                      floor           publish: one write of whole pages past the page cache that
+                                      returns when it is durable, into a file of zeros; sustained:
+                                      writes in a row with a sync every 16 MiB; replay: reads of
+                                      64 KiB with a checksum; not for recovery
+                      floor-buffered  publish only: the write through the page cache, and a sync
+                      Other programs: bench/peers
+  --mode sustained    publish without waiting for the disk, for the promise `written`, with few
+                      bytes on their way; a chunk that was not kept does not count
+  --mode replay       give one subscriber everything from the disk, as often as there is time
+  --mode recovery     open a journal that was closed, as often as there is time
+  --mib N             replay, recovery: MiB of messages in the journal (256; 1024)
+";
+
+/// Maximum number of bytes that are on their way to the kernel in the mode `sustained`.
+const BYTES_UNDER_WAY_MAX: u64 = 1 << 20;
+/// Number of bytes that are published at once, unless a message is longer.
+const BATCH_BYTES: usize = 64 << 10;
+/// Maximum time for which the shard sleeps, and the pause after a chunk that was not kept.
+const PAUSE: Duration = Duration::from_millis(1);
+/// Time in which the disk must get on.
+const STALL_NS_MAX: u64 = 30_000_000_000;
+
+/// Runs `bench journal` with the arguments after these words.
+///
+/// # Errors
+/// [`Failure`].
+pub fn command(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure> {
+    let Some(load) = Load::parse(&IMPLEMENTATIONS, &MODES, arguments)? else {
+        print(&format!("{HELP}{JOURNAL_HELP}"));
+        return Ok(());
+    };
+    let folder = Folder::new(&load)?;
+    let is_floor = load.plan.implementation.starts_with("floor");
+    let found = match is_floor {
+        true => floor::journal::measure(&load, folder.path())?,
+        false => measure(&load, folder.path())?,
+    };
+    report("bench", &load, &found, &folder)
+}
+
+fn measure(load: &Load, folder: &Path) -> Result<Found, Failure> {
+    match load.mode {
+        "publish" => {
+            let mut log = Log::open(load, folder, Durability::Synced).map_err(Failure::Failed)?;
+            let found = publish(load, &mut log)?;
+            match log.missed() {
+                0 => Ok(found),
+                missed => Err(Failure::Failed(format!("{missed} messages were not kept"))),
+            }
+        }
+        "sustained" => sustained(load, folder).map_err(Failure::Failed),
+        "replay" => replay(load, folder).map_err(Failure::Failed),
+        _ => recovery(load, folder).map_err(Failure::Failed),
+    }
+}
+
+fn config(load: &Load, folder: &Path) -> ShardConfig {
+    let is_direct = load.plan.implementation == "direct";
+    ShardConfig {
+        rings: RingPoolConfig { prealloc_bytes: 0, ..Default::default() },
+        journal: Some(JournalConfig { is_direct, ..JournalConfig::at(folder) }),
+        ..Default::default()
+    }
+}
+
+/// A shard with a journal and one execution.
+struct Log {
+    shard: Shard,
+    id: ExecutionId,
+    /// The last chunk that was published.
+    published_seq: u64,
+}
+
+impl Log {
+    fn open(load: &Load, folder: &Path, durability: Durability) -> Result<Log, String> {
+        let (mut shard, _) = Shard::new(config(load, folder)).map_err(|error| error.to_string())?;
+        let chunk_bytes = load.plan.size_bytes as u32;
+        let need = Need { ring_bytes: 1 << 20, chunk_bytes, ..Default::default() };
+        let prepared = Prepared { need, ..Prepared::new(Work::Feed) };
+        let options = ExecuteOptions { durability: Some(durability), ..Default::default() };
+        let id = shard.execute_prepared(prepared, options).map_err(|error| error.to_string())?;
+        Ok(Log { shard, id, published_seq: 0 })
+    }
+
+    /// Publishes, at most [`BATCH_CHUNKS`].
+    fn send(&mut self, payload: &[u8], count: u32) -> Result<(), String> {
+        let now = Instant::from_nanos(now_ns());
+        let batch = [payload; BATCH_CHUNKS as usize];
+        let sent = self.shard.publish_batch(self.id, Kind::Output, &batch[..count as usize], now);
+        self.published_seq = sent.map_err(|(_, error)| error.to_string())?;
+        self.shard.turn();
+        Ok(())
+    }
+
+    /// Publishes, and backs off while chunks are not kept. The last one is kept, so that it can be
+    /// waited for.
+    fn send_until_kept(&mut self, payload: &[u8], count: u32) -> Result<(), String> {
+        let mut missed = self.missed();
+        self.send(payload, count)?;
+        while self.missed() > missed {
+            missed = self.missed();
+            self.back_off();
+            self.send(payload, 1)?;
+        }
+        Ok(())
+    }
+
+    fn turn(&mut self) {
+        if !self.shard.turn() {
+            let until_ns = now_ns() + PAUSE.as_nanos() as u64;
+            self.shard.park(Some(Instant::from_nanos(until_ns)));
+        }
+    }
+
+    /// Takes turns for a while.
+    fn back_off(&mut self) {
+        let until_ns = now_ns() + PAUSE.as_nanos() as u64;
+        while now_ns() < until_ns {
+            self.turn();
+        }
+    }
+
+    fn durable_seq(&self) -> Result<u64, String> {
+        self.shard.durable_seq(self.id).ok_or_else(|| "the execution is not kept".into())
+    }
+
+    /// Takes turns until chunk `seq` is durable.
+    fn wait_until(&mut self, seq: u64) -> Result<(), String> {
+        let deadline_ns = now_ns() + STALL_NS_MAX;
+        while self.durable_seq()? < seq {
+            self.turn();
+            self.check(deadline_ns)?;
+        }
+        Ok(())
+    }
+
+    fn check(&self, deadline_ns: u64) -> Result<(), String> {
+        if now_ns() < deadline_ns {
+            return Ok(());
+        }
+        Err(format!("the disk does not get on: {:?}", self.shard.journal()))
+    }
+
+    /// Number of chunks that were not kept.
+    fn missed(&self) -> u64 {
+        self.shard.journal().expect("it was opened with one").counters.missed_chunks
+    }
+
+    /// Makes a journal with all messages of a load. Each batch is durable before the next one.
+    fn fill(load: &Load, folder: &Path) -> Result<Log, String> {
+        let mut log = Log::open(load, folder, Durability::Synced)?;
+        let (payload, batch) = (load.payload(), batch_of(load));
+        while log.published_seq < load.messages() {
+            let left = load.messages() - log.published_seq;
+            log.send_until_kept(&payload, left.min(batch.into()) as u32)?;
+            log.wait_until(log.published_seq)?;
+        }
+        Ok(log)
+    }
+}
+
+impl Durable for Log {
+    fn publish(
+        &mut self,
+        payload: &[u8],
+        count: u32,
+        kept: &mut dyn FnMut(u32),
+    ) -> Result<(), String> {
+        let mut durable_seq = self.published_seq;
+        self.send(payload, count)?;
+        while durable_seq < self.published_seq {
+            self.wait_until(durable_seq + 1)?;
+            let until_seq = self.durable_seq()?;
+            kept((until_seq - durable_seq) as u32);
+            durable_seq = until_seq;
+        }
+        Ok(())
+    }
+}
+
+fn batch_of(load: &Load) -> u32 {
+    (BATCH_BYTES / load.plan.size_bytes).clamp(1, BATCH_CHUNKS as usize) as u32
+}
+
+fn sustained(load: &Load, folder: &Path) -> Result<Found, String> {
+    let mut log = Log::open(load, folder, Durability::Written)?;
+    let (payload, batch) = (load.payload(), batch_of(load));
+    let ahead = (BYTES_UNDER_WAY_MAX / load.plan.size_bytes as u64).max(1);
+    let run = |log: &mut Log, duration: Duration| {
+        let until_ns = now_ns() + duration.as_nanos() as u64;
+        while now_ns() < until_ns {
+            log.send_until_kept(&payload, batch)?;
+            log.wait_until(log.published_seq.saturating_sub(ahead))?;
+        }
+        log.wait_until(log.published_seq)
+    };
+    run(&mut log, load.plan.warmup)?;
+    let (published, missed) = (log.published_seq, log.missed());
+    let (before, start_ns) = (preemption_count(), now_ns());
+    run(&mut log, load.plan.duration)?;
+    let (published, missed) = (log.published_seq - published, log.missed() - missed);
+    Ok(Found::rate(published, missed, start_ns, before))
+}
+
+fn replay(load: &Load, folder: &Path) -> Result<Found, String> {
+    let mut log = Log::fill(load, folder)?;
+    let given = Rc::new(Cell::new((0, 0)));
+    let spec = SubscribeSpec { policy: Policy::Replay, ..Default::default() };
+    let (before, start_ns) = (preemption_count(), now_ns());
+    let mut wanted = 0;
+    loop {
+        let notes = Rc::clone(&given);
+        let note = move |delivery: &Delivery<'_>| {
+            let (chunks, missed) = notes.get();
+            match delivery {
+                Delivery::Chunk(_) => notes.set((chunks + 1, missed)),
+                Delivery::Gap(gap) => notes.set((chunks, missed + gap.chunk_count)),
+                _ => {}
+            }
+        };
+        let subscribed = log.shard.subscribe(log.id, spec, note);
+        let subscriber = subscribed.map_err(|error| error.to_string())?;
+        wanted += log.published_seq;
+        let deadline_ns = now_ns() + STALL_NS_MAX;
+        while given.get().0 + given.get().1 < wanted {
+            log.turn();
+            log.check(deadline_ns)?;
+        }
+        log.shard.unsubscribe(subscriber).map_err(|error| error.to_string())?;
+        if now_ns() - start_ns >= load.plan.duration.as_nanos() as u64 {
+            return Ok(Found::rate(wanted, given.get().1, start_ns, before));
+        }
+    }
+}
+
+fn recovery(load: &Load, folder: &Path) -> Result<Found, String> {
+    let mut log = Log::fill(load, folder)?;
+    log.shard.finish(log.id, Ok(())).map_err(|error| error.to_string())?;
+    drop(log);
+    let mut samples_ns = Vec::new();
+    let (before, start_ns) = (preemption_count(), now_ns());
+    while samples_ns.is_empty() || now_ns() - start_ns < load.plan.duration.as_nanos() as u64 {
+        let opened_ns = now_ns();
+        let opened = Shard::new(config(load, folder));
+        samples_ns.push(sample_since(opened_ns));
+        let (shard, _) = opened.map_err(|error| error.to_string())?;
+        match shard.kept_executions().len() {
+            1 => {}
+            other => return Err(format!("{other} executions were found, not one")),
+        }
+    }
+    Ok(Found::times(&samples_ns, start_ns, before))
+}
