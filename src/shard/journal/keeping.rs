@@ -162,7 +162,7 @@ impl Keeping {
             seen: anchor,
             ends: Vec::new(),
             waiting: Vec::new(),
-            holed: Vec::new(),
+            holed: Vec::with_capacity(limits::EXECUTIONS_MAX as usize), // Appending adds to it.
             fetches: Slab::with_capacity(limits::JOURNAL_READS_MAX),
             reads: Reads::default(),
             archive: Archive::default(),
