@@ -270,6 +270,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
         let run = act::run_in(&mut self.runs, subscribed.execution);
         let Some(reader) = run.reader() else {
             // The execution waits for a ring, and the subscriber has nothing to read from yet.
+            act::take_sink(self, subscribed.subscriber);
             self.tell(Event::ReaderGone(subscribed.subscriber));
             self.pump();
             return Err(SubscribeError::NotYet { next_seq: 1 });
