@@ -64,8 +64,8 @@ pub fn all(wanted: &[&Operation]) -> Result<BTreeMap<String, f64>, Failure> {
     let mut counts = BTreeMap::new();
     for operation in wanted {
         // Both run at once: they do not disturb each other's counts.
-        let few = Counted::start(operation.name, TIMES_FEW)?;
-        let many = Counted::start(operation.name, TIMES_FEW + TIMES_MORE)?;
+        let few = Counted::start(operation, TIMES_FEW)?;
+        let many = Counted::start(operation, TIMES_FEW + TIMES_MORE)?;
         let (few, many) = (few.finish()?, many.finish()?);
         let more = many.checked_sub(few);
         let more = more.ok_or_else(|| failed(format!("{}: more took less", operation.name)))?;
@@ -83,7 +83,8 @@ struct Counted {
 }
 
 impl Counted {
-    fn start(name: &'static str, times: u64) -> Result<Counted, Failure> {
+    fn start(operation: &Operation, times: u64) -> Result<Counted, Failure> {
+        let name = operation.name;
         let program = std::env::current_exe().map_err(|error| {
             Failure::Environment(format!("the path of this program is unknown: {error}"))
         })?;
@@ -92,6 +93,7 @@ impl Counted {
         let mut command = Command::new("valgrind");
         command.arg("--quiet").arg("--tool=callgrind");
         command.arg(format!("--callgrind-out-file={}", path.display()));
+        command.args(operation.part.map(|part| format!("--toggle-collect={part}")));
         command.arg(program).args(["instructions", "run", name, "--times", &times.to_string()]);
         let process = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let process = process.spawn().map_err(|error| failed(format!("valgrind: {error}")))?;

@@ -131,7 +131,8 @@ fn carry_out(task: &Task, wanted: &[&Operation]) -> Result<(), Failure> {
     }
     let needs_lines = recorded.as_ref().is_none_or(|recorded| recorded.counts.lines.is_some());
     let has_lackey = count::has_tool("lackey");
-    let lines = (needs_lines && has_lackey).then(|| lines::all(wanted)).transpose()?;
+    let whole: Vec<&Operation> = wanted.iter().copied().filter(|it| it.part.is_none()).collect();
+    let lines = (needs_lines && has_lackey).then(|| lines::all(&whole)).transpose()?;
     let counts = Counts { instructions: count::all(wanted)?, lines };
     let is_good = match recorded {
         Some(recorded) => {

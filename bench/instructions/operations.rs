@@ -35,6 +35,8 @@ pub struct Operation {
     /// Number of repetitions in the trace that counts cache lines. The second half counts. A
     /// repetition that takes longer is repeated less often.
     pub times_traced: u64,
+    /// The function whose instructions count, if not all do. Its cache lines are not counted.
+    pub part: Option<&'static str>,
     /// Runs the operation this number of times.
     pub run: fn(u64) -> Result<(), String>,
 }
@@ -45,7 +47,7 @@ impl Operation {
         what: &'static str,
         run: fn(u64) -> Result<(), String>,
     ) -> Operation {
-        Operation { name, what, has_shard: false, times_traced: TIMES_TRACED, run }
+        Operation { name, what, has_shard: false, times_traced: TIMES_TRACED, part: None, run }
     }
 
     const fn with_shard(self) -> Operation {
@@ -54,6 +56,10 @@ impl Operation {
 
     const fn traced(self, times_traced: u64) -> Operation {
         Operation { times_traced, ..self }
+    }
+
+    const fn counted_in(self, part: &'static str) -> Operation {
+        Operation { part: Some(part), ..self }
     }
 }
 
@@ -85,6 +91,9 @@ pub const ALL: &[Operation] = &[
     Operation::new("mcp-call", "an MCP call of a tool, to its answer", served::mcp_call)
         .with_shard()
         .traced(TIMES_TRACED_LONG),
+    Operation::new("mcp-first", "… to its first notification", served::mcp_first)
+        .with_shard()
+        .counted_in("*send_until_reply*"),
 ];
 
 pub const PAYLOAD: &[u8; 100] =

@@ -84,7 +84,14 @@ impl Served {
              Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
             body.len()
         );
-        self.client.write_all(request.as_bytes()).map_err(|error| error.to_string())?;
+        self.send_until_reply(request.as_bytes())
+    }
+
+    /// Sends these bytes, and turns until a reply begins. Returns its beginning. The instructions
+    /// of this function are counted alone for `mcp-first`.
+    #[inline(never)]
+    fn send_until_reply(&mut self, request: &[u8]) -> Result<usize, String> {
+        self.client.write_all(request).map_err(|error| error.to_string())?;
         loop {
             self.shard.turn();
             match self.read()? {
@@ -143,18 +150,9 @@ pub fn post(times: u64) -> Result<(), String> {
 /// One MCP call of a tool of one chunk in the stateless era, its answer, and the end of the
 /// execution.
 pub fn mcp_call(times: u64) -> Result<(), String> {
-    const HEADERS: &str = "Accept: application/json, text/event-stream\r\n\
-        MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: short\r\n";
-    const BODY: &str = concat!(
-        r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"short","#,
-        r#""arguments":{"count":3,"text":"a word"},"_meta":{"#,
-        r#""io.modelcontextprotocol/protocolVersion":"2026-07-28","#,
-        r#""io.modelcontextprotocol/clientInfo":{"name":"bench","version":"1"},"#,
-        r#""io.modelcontextprotocol/clientCapabilities":{}}}}"#,
-    );
     let mut served = Served::start()?;
     for _ in repetitions(times) {
-        let length = served.send("/mcp", HEADERS, BODY)?;
+        let length = served.send("/mcp", MCP_HEADERS, &mcp_body(""))?;
         let reply = String::from_utf8_lossy(&served.buffer[..length]);
         if !reply.starts_with("HTTP/1.1 200 ") || !reply.contains("the quick brown fox") {
             return Err(reply.into_owned());
@@ -162,4 +160,37 @@ pub fn mcp_call(times: u64) -> Result<(), String> {
         while served.shard.turn() {}
     }
     Ok(())
+}
+
+/// The same call with a progress token, whose reply begins with a notification of the chunk.
+pub fn mcp_first(times: u64) -> Result<(), String> {
+    let mut served = Served::start()?;
+    for _ in repetitions(times) {
+        let body = mcp_body(r#""progressToken":7,"#);
+        let length = served.send("/mcp", MCP_HEADERS, &body)?;
+        let reply = String::from_utf8_lossy(&served.buffer[..length]);
+        if !reply.starts_with("HTTP/1.1 200 ") || !reply.contains("notifications/progress") {
+            return Err(reply.into_owned());
+        }
+        while served.shard.turn() {}
+        served.read()?; // The answer.
+    }
+    Ok(())
+}
+
+const MCP_HEADERS: &str = "Accept: application/json, text/event-stream\r\n\
+    MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: short\r\n";
+
+/// A call whose `_meta` begins with these members.
+fn mcp_body(meta: &str) -> String {
+    const CALL: &str = concat!(
+        r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"short","#,
+        r#""arguments":{"count":3,"text":"a word"},"_meta":{"#,
+    );
+    const CLIENT: &str = concat!(
+        r#""io.modelcontextprotocol/protocolVersion":"2026-07-28","#,
+        r#""io.modelcontextprotocol/clientInfo":{"name":"bench","version":"1"},"#,
+        r#""io.modelcontextprotocol/clientCapabilities":{}}}}"#,
+    );
+    format!("{CALL}{meta}{CLIENT}")
 }
