@@ -269,9 +269,16 @@ impl Commit {
         }
         let is_quiet = self.sync.is_none() && self.writing == 0;
         open.is_urgent
-            || open.block.bytes() >= JOURNAL_GATHER_BYTES
+            || open.block.bytes() >= self.gather_bytes()
             || open.is_awaited && is_quiet
             || now >= open.since + JOURNAL_WRITE_DELAY
+    }
+
+    /// The size from which on a block is closed. The number of blocks that are not on the disk is
+    /// limited, so they are longer while a sync takes its time.
+    fn gather_bytes(&self) -> u32 {
+        let quarters = self.flights.len() / (JOURNAL_UNSYNCED_BLOCKS_MAX / 4);
+        JOURNAL_GATHER_BYTES << quarters.min(3)
     }
 
     /// Writes a mark if one is due, and if the segment has room for it.

@@ -141,7 +141,8 @@ pub enum Wish {
         /// The number of the segment.
         segment_number: u64,
     },
-    /// Make a segment of zeros with this header, and sync it, and its name.
+    /// Make a segment of zeros with this header, and sync it, and its name. Room for all of it is
+    /// reserved. Zeros that were written make later syncs faster, and are not needed otherwise.
     Prepare {
         /// The header.
         header: SegmentHeader,

@@ -14,8 +14,6 @@ pub const DISK_NAMES_MAX: usize = 1 << 16;
 pub const DISK_OPERATIONS_MAX: u32 = 128;
 /// Maximum of the files that are open on the disk of one reactor. Each takes up to two descriptors.
 pub const DISK_FILES_MAX: u32 = 256;
-/// Bytes of zeros that are written at once into a new file.
-pub const DISK_FILL_BYTES: usize = 1 << 20;
 /// Threads of the mio backend that sync. Syncs of this many files do not wait for each other.
 pub const DISK_SYNC_THREADS: usize = 2;
 /// Threads that open, make, rename and remove files. A file that is being filled with zeros does
@@ -31,7 +29,6 @@ pub const DISK_DROP_WAIT: Duration = Duration::from_secs(60);
 
 const _: () = {
     assert!(DISK_PAGE_BYTES.is_power_of_two());
-    assert!(DISK_FILL_BYTES.is_multiple_of(DISK_PAGE_BYTES));
     assert!(DISK_OPERATIONS_MAX < 1 << 24); // The name of an operation has 24 bits of index.
     assert!(2 * DISK_OPERATIONS_MAX <= URING_SUBMISSIONS); // A write and its sync are two entries.
     assert!(DISK_SYNC_THREADS >= 2);

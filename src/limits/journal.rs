@@ -16,8 +16,9 @@ pub const JOURNAL_BLOCK_BYTES_MAX: u32 = 512 << 10;
 pub const JOURNAL_BLOCKS_MAX: usize = 8;
 /// Number of writes that are under way at the same time.
 pub const JOURNAL_WRITES_MAX: usize = 4;
-/// Number of blocks that are written and not on disk yet.
-pub const JOURNAL_UNSYNCED_BLOCKS_MAX: usize = 64;
+/// Number of blocks that are not on disk yet. They hold 60 MiB, as they grow while a sync takes its
+/// time. The kernel takes as many of them faster than the disk does.
+pub const JOURNAL_UNSYNCED_BLOCKS_MAX: usize = 256;
 /// Number of runs in a segment. A segment with more short runs ends early.
 pub const JOURNAL_ROWS_MAX: usize = 1 << 16;
 /// Number of executions that a journal keeps.
@@ -26,7 +27,9 @@ pub const JOURNAL_EXECUTIONS_MAX: usize = 1 << 16;
 pub const JOURNAL_RECORD_BYTES_MAX: usize = 32 << 10;
 /// Part of a segment that only records may use: the ends of executions, and holes.
 pub const JOURNAL_RECORD_RESERVE_BYTES: u32 = 256 << 10;
-/// A block with this many bytes goes to the disk.
+/// Bytes of zeros that are written at once into a segment that is being made.
+pub const JOURNAL_FILL_BYTES: u32 = 1 << 20;
+/// A block with this many bytes goes to the disk, unless many wait for a sync.
 pub const JOURNAL_GATHER_BYTES: u32 = 64 << 10;
 /// A chunk goes to the disk at the latest after this time.
 pub const JOURNAL_WRITE_DELAY: Duration = Duration::from_millis(5);
@@ -58,6 +61,7 @@ pub const JOURNAL_SHUTDOWN_WAIT: Duration = Duration::from_secs(5);
 
 const _: () = {
     assert!(JOURNAL_READ_BYTES.is_multiple_of(JOURNAL_PAGE_BYTES));
+    assert!(JOURNAL_FILL_BYTES.is_multiple_of(JOURNAL_PAGE_BYTES));
     assert!(JOURNAL_READ_BYTES as u64 > DELIVERY_BYTES_MAX);
     assert!(JOURNAL_READS_MAX < super::DISK_OPERATIONS_MAX as usize);
     assert!(JOURNAL_SEGMENT_BYTES_MIN <= JOURNAL_SEGMENT_BYTES);

@@ -133,9 +133,10 @@ pub enum DiskWork {
         /// Its name.
         name: FileName,
     },
-    /// Makes a new file of `bytes` zeros, durable with its name, and opens it. The zeros are
-    /// written, so a later write inside of them changes no metadata. An error leaves no file behind
-    /// if the directory still can be changed. Answered with [`DiskAnswer::File`].
+    /// Makes a new file of `bytes`, durable with its name, and opens it. It reads as zeros. The
+    /// disk has room for all of it, but nothing is written: the first write of a place changes
+    /// metadata. An error leaves no file behind if the directory still can be changed. Answered
+    /// with [`DiskAnswer::File`].
     Create {
         /// Its name. If there is such a file already, that is an error.
         name: FileName,

@@ -11,7 +11,7 @@ use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::ptr::NonNull;
 
-use crate::limits::{DISK_FILL_BYTES, DISK_NAMES_MAX, DISK_PAGE_BYTES};
+use crate::limits::{DISK_NAMES_MAX, DISK_PAGE_BYTES};
 use crate::reactor::disk::{DiskDirectory, FileName};
 
 /// Files belong to the user of the process, and to nobody else.
@@ -103,7 +103,7 @@ impl Directory {
         Ok((OpenFile { cached, direct }, facts.len()))
     }
 
-    /// Makes a file of `bytes` zeros, durable with its name.
+    /// Makes a file with room for `bytes`, which read as zeros, durable with its name.
     ///
     /// # Errors
     /// The kernel's error. The file is removed again, unless that fails too.
@@ -111,7 +111,7 @@ impl Directory {
         let text = text_of(name);
         let flags = libc::O_RDWR | libc::O_NOFOLLOW | libc::O_CREAT | libc::O_EXCL;
         let cached = File::from(self.open_at(&text, flags)?);
-        let made = fill(&cached, bytes)
+        let made = reserve(&cached, bytes)
             .and_then(|()| sync_whole(cached.as_raw_fd()))
             .and_then(|()| self.sync())
             .and_then(|()| self.open_direct(&text));
@@ -237,16 +237,21 @@ impl Drop for Entries {
     }
 }
 
-/// Writes zeros. Blocks that were only reserved would make each first write change metadata.
-fn fill(file: &File, bytes: u64) -> io::Result<()> {
-    let zeros = vec![0; DISK_FILL_BYTES.min(bytes as usize)];
-    let mut offset = 0;
-    while offset < bytes {
-        let piece = (bytes - offset).min(zeros.len() as u64);
-        file.write_all_at(&zeros[..piece as usize], offset)?;
-        offset += piece;
+/// Reserves blocks for `bytes`. The library writes to each of them if the file system cannot.
+fn reserve(file: &File, bytes: u64) -> io::Result<()> {
+    if bytes == 0 {
+        return Ok(());
     }
-    Ok(())
+    let too_large = |_| io::Error::from_raw_os_error(libc::EFBIG);
+    let length = libc::off_t::try_from(bytes).map_err(too_large)?;
+    loop {
+        // SAFETY: an open file, and numbers.
+        match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, length) } {
+            0 => return Ok(()),
+            libc::EINTR => {}
+            code => return Err(io::Error::from_raw_os_error(code)),
+        }
+    }
 }
 
 /// Syncs data and metadata, once.

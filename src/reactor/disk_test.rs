@@ -59,7 +59,7 @@ fn blocks(path: &Path) -> u64 {
 }
 
 #[test]
-fn a_new_file_is_written_with_zeros_and_is_its_owners_alone() {
+fn a_new_file_has_room_for_all_its_zeros_and_is_its_owners_alone() {
     for_each_backend(|reactor| {
         let folder = folder("zeros");
         reactor.open_disk(DiskSetup::at(&folder)).unwrap();

@@ -16,7 +16,7 @@ use crate::reactor::Reactor;
 use crate::shard::{
     Delivery, ExecuteOptions, JournalConfig, MemoryWatch, Polled, Shard, ShardConfig,
 };
-use crate::sim::disk::{FailingOperation, SimDisk};
+use crate::sim::disk::{DiskFaults, FailingOperation, SimDisk};
 use crate::sim::reactor::SimReactor;
 use crate::sim::world::{SimFaults, SimWorld};
 use crate::stream::{Durability, EndState, Gap, GapReason, Kind, Kinds, Outcome, Policy};
@@ -32,10 +32,13 @@ struct Kept {
 
 impl Kept {
     fn new() -> Kept {
+        Kept::with(JournalConfig::at(DIRECTORY))
+    }
+
+    fn with(journal: JournalConfig) -> Kept {
         let world = SimWorld::new(1, SimFaults::NONE);
         let disk = SimDisk::new(1);
         world.put_disk(&Path::new(DIRECTORY).join("shard-00"), &disk);
-        let journal = JournalConfig::at(DIRECTORY);
         let rings = RingPoolConfig { prealloc_bytes: 0, bytes_max: 1 << 22, ..Default::default() };
         let config = ShardConfig {
             rings,
@@ -333,4 +336,26 @@ fn a_hundred_readers_come_while_the_ring_laps_a_thousand_times_and_each_has_ever
     assert_eq!(come_count, 100);
     assert!(kept.shard.journal().unwrap().counters.missed_chunks == 0);
     assert!(kept.shard.journal().unwrap().counters.bytes < u64::from(JOURNAL_SEGMENT_BYTES));
+}
+
+#[test]
+fn a_journal_at_full_speed_does_not_wait_for_the_zeros_of_its_next_segment() {
+    let segment_bytes = 1 << 20;
+    let at = JournalConfig::at(DIRECTORY);
+    let mut kept = Kept::with(JournalConfig { segment_bytes, ..at });
+    // A new segment takes 15 ms with all of its zeros, and at most 8 ms from the half on.
+    let (delay_max, sync_delay_max) = (Duration::from_micros(500), 2 * MILLISECOND);
+    kept.disk.set_faults(DiskFaults { delay_max, sync_delay_max, ..DiskFaults::NONE });
+    let id = kept.open(Work::Feed, Durability::Written);
+    kept.pass(10 * MILLISECOND);
+    let mut segments = 0;
+    while segments < 40 {
+        for _ in 0..90 {
+            kept.shard.publish(id, Kind::Output, &[7; 700]).unwrap();
+        }
+        kept.pass(Duration::from_micros(1_250));
+        let counters = kept.shard.journal().unwrap().counters;
+        assert_eq!((counters.missed_chunks, counters.roll_waits), (0, 0), "{counters:?}");
+        segments = counters.segments;
+    }
 }

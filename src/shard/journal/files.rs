@@ -2,6 +2,10 @@
 //!
 //! A segment is one file. Its name is its number, as in `000000000017.seg`. A segment that is being
 //! made has the ending `.prep`, so that a crash leaves no half a segment under a good name.
+//!
+//! A new segment is filled with zeros piece by piece. A sync of a block changes no metadata then.
+//! Once the segment before is half full, the new one gets its name without the rest of the zeros. A
+//! journal that is written at full speed thus does not wait for them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -13,7 +17,8 @@ use crate::base::PageBuffer;
 use crate::journal::format::{Lsn, SegmentHeader};
 use crate::journal::{Wish, WishToken};
 use crate::limits::{
-    DISK_FILES_MAX, DISK_OPERATIONS_MAX, JOURNAL_PAGE_BYTES, JOURNAL_SEGMENT_BYTES,
+    DISK_FILES_MAX, DISK_OPERATIONS_MAX, JOURNAL_FILL_BYTES, JOURNAL_PAGE_BYTES,
+    JOURNAL_SEGMENT_BYTES,
 };
 use crate::reactor::{DiskAnswer, DiskDone, DiskRequest, DiskWork, FileId, FileName, Reactor};
 
@@ -24,6 +29,8 @@ pub struct JournalFiles {
     steps: Slab<Step>,
     /// Operations that the reactor did not take yet.
     refused: VecDeque<DiskRequest>,
+    /// The last place that was written.
+    reached: Lsn,
 }
 
 /// A segment whose file is open, or is being opened.
@@ -48,6 +55,7 @@ enum Step {
     Write { token: WishToken, sync: bool },
     Sync,
     Create { header: SegmentHeader },
+    Fill { header: SegmentHeader, file: FileId, filled_bytes: u32 },
     Header { header: SegmentHeader, file: FileId },
     Rename { header: SegmentHeader, file: FileId },
     Remove,
@@ -107,6 +115,12 @@ pub fn is_unfinished(name: &FileName) -> bool {
     name.as_str().ends_with(PREPARED_ENDING)
 }
 
+/// Zeros for a new segment of this size: an eighth of it, or [`JOURNAL_FILL_BYTES`].
+pub(super) fn zeros_for(segment_bytes: u32) -> PageBuffer {
+    let piece_bytes = (segment_bytes / 8).min(JOURNAL_FILL_BYTES);
+    PageBuffer::new(piece_bytes.next_multiple_of(JOURNAL_PAGE_BYTES) as usize)
+}
+
 /// Number of segments that have a place in the numbers of 64 bits.
 const SEGMENT_NUMBERS: u64 = u64::MAX / JOURNAL_SEGMENT_BYTES as u64;
 const SEGMENT_ENDING: &str = ".seg";
@@ -122,6 +136,7 @@ impl Default for JournalFiles {
             files: BTreeMap::new(),
             steps: Slab::with_capacity(operations),
             refused: VecDeque::with_capacity(operations),
+            reached: Lsn(0),
         }
     }
 }
@@ -139,6 +154,7 @@ impl JournalFiles {
             Wish::Write { token, lsn, buffer, bytes, sync } => {
                 let file = self.file(lsn.segment_number());
                 let offset = u64::from(lsn.offset_bytes());
+                self.reached = self.reached.max(lsn);
                 let work = DiskWork::Write { file, offset, buffer, bytes, sync };
                 (Step::Write { token, sync }, work)
             }
@@ -204,8 +220,8 @@ impl JournalFiles {
                 smallvec![Completed::Read { name, result: bytes_of(result), buffer }]
             }
             Step::Open { segment_number } => self.opened(segment_number, result, reactor),
-            Step::Create { .. } | Step::Header { .. } | Step::Rename { .. } => {
-                self.prepared(step, result, reactor)
+            Step::Create { .. } | Step::Fill { .. } | Step::Header { .. } | Step::Rename { .. } => {
+                self.prepared(step, result, buffer, reactor)
             }
         };
         while let Some(request) = self.refused.pop_front() {
@@ -286,6 +302,7 @@ impl JournalFiles {
         &mut self,
         step: Step,
         result: Result<DiskAnswer, io::Error>,
+        buffer: Option<PageBuffer>,
         reactor: &mut impl Reactor,
     ) -> Finished {
         let answer = match result {
@@ -294,11 +311,12 @@ impl JournalFiles {
         };
         match (step, answer) {
             (Step::Create { header }, DiskAnswer::File { file, .. }) => {
-                let mut buffer = PageBuffer::new(JOURNAL_PAGE_BYTES as usize);
-                header.encode(&mut buffer);
-                let bytes = JOURNAL_PAGE_BYTES;
-                let work = DiskWork::Write { file, offset: 0, buffer, bytes, sync: true };
-                self.submit(Step::Header { header, file }, work, reactor);
+                self.fill(header, file, 0, zeros_for(header.segment_bytes), reactor);
+                Finished::new()
+            }
+            (Step::Fill { header, file, filled_bytes }, DiskAnswer::Done) => {
+                let zeros = buffer.expect("a write has one");
+                self.fill(header, file, filled_bytes, zeros, reactor);
                 Finished::new()
             }
             (Step::Header { header, file }, DiskAnswer::Done) => {
@@ -316,6 +334,30 @@ impl JournalFiles {
         }
     }
 
+    /// Writes the next zeros of a segment, or its header if it is full of them or wanted soon.
+    fn fill(
+        &mut self,
+        header: SegmentHeader,
+        file: FileId,
+        filled_bytes: u32,
+        mut buffer: PageBuffer,
+        reactor: &mut impl Reactor,
+    ) {
+        let left_bytes = header.segment_bytes - filled_bytes;
+        let is_wanted = self.reached.segment_number() + 1 == header.segment_number
+            && self.reached.offset_bytes() >= header.segment_bytes / 2;
+        let (offset, bytes, step) = if left_bytes == 0 || is_wanted {
+            header.encode(&mut buffer[..JOURNAL_PAGE_BYTES as usize]);
+            (0, JOURNAL_PAGE_BYTES, Step::Header { header, file })
+        } else {
+            let bytes = left_bytes.min(buffer.len() as u32);
+            let (offset, filled_bytes) = (u64::from(filled_bytes), filled_bytes + bytes);
+            (offset, bytes, Step::Fill { header, file, filled_bytes })
+        };
+        let work = DiskWork::Write { file, offset, buffer, bytes, sync: true };
+        self.submit(step, work, reactor);
+    }
+
     /// Gives up a segment that could not be made. Its file may stay, and is removed when the next
     /// attempt or the next start finds it.
     fn not_prepared(
@@ -324,7 +366,10 @@ impl JournalFiles {
         error: &io::Error,
         reactor: &mut impl Reactor,
     ) -> Finished {
-        if let Step::Header { file, ref header } | Step::Rename { file, ref header } = step {
+        if let Step::Fill { file, ref header, .. }
+        | Step::Header { file, ref header }
+        | Step::Rename { file, ref header } = step
+        {
             self.submit(Step::Close, DiskWork::Close { file }, reactor);
             let name = prepared_name(header.segment_number);
             self.submit(Step::Close, DiskWork::Remove { name }, reactor);

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 
-use super::files::{JournalFiles, is_unfinished, prepared_name, segment_name, segment_of};
+use super::files::{
+    JournalFiles, is_unfinished, prepared_name, segment_name, segment_of, zeros_for,
+};
 use crate::base::PageBuffer;
 use crate::journal::format::{Lsn, SegmentHeader};
 use crate::journal::recovery::{Files, Recovered, RecoveryError, recover};
@@ -159,8 +161,17 @@ impl<R: Reactor> Files for Waiting<'_, R> {
         let DiskAnswer::File { file, .. } = self.carry_out(work).result? else {
             panic!("a file was made");
         };
-        let mut buffer = PageBuffer::new(JOURNAL_PAGE_BYTES as usize);
-        header.encode(&mut buffer);
+        let mut buffer = zeros_for(header.segment_bytes);
+        let mut filled_bytes = 0;
+        while filled_bytes < header.segment_bytes {
+            let bytes = (header.segment_bytes - filled_bytes).min(buffer.len() as u32);
+            let offset = filled_bytes.into();
+            let done = self.carry_out(DiskWork::Write { file, offset, buffer, bytes, sync: false });
+            done.result?;
+            buffer = done.buffer.expect("a write has one");
+            filled_bytes += bytes;
+        }
+        header.encode(&mut buffer[..JOURNAL_PAGE_BYTES as usize]);
         let bytes = JOURNAL_PAGE_BYTES;
         self.done(DiskWork::Write { file, offset: 0, buffer, bytes, sync: true })?;
         self.done(DiskWork::Rename { from: prepared_name(number), to: segment_name(number) })?;

@@ -138,7 +138,10 @@ impl Inode {
             Fate::Misdirected(by) => sector.checked_add_signed(by).expect("inside of the file"),
         };
         self.unreadable.remove(&target);
-        self.durable.insert(target, Rc::clone(bytes));
+        match bytes.iter().all(|byte| *byte == 0) {
+            true => self.durable.remove(&target),
+            false => self.durable.insert(target, Rc::clone(bytes)),
+        };
     }
 
     /// Forgets the cached sectors of these writes that the disk has now.
