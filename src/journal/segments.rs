@@ -66,10 +66,11 @@ pub struct Segments {
 }
 
 impl Segments {
-    /// Size of all segments on the disk, the prepared one included.
+    /// Size of all segments on the disk. The next one always counts, so that there is room for it
+    /// when it is made. One that is being removed counts until that is done.
     pub fn bytes(&self, setup: &Setup) -> u64 {
-        let first = self.sealed.front().map_or(self.current, |sealed| sealed.number);
-        let count = self.current + 1 - first + u64::from(self.next == Next::Ready);
+        let is_leaving = self.is_removing || self.to_remove.is_some();
+        let count = self.sealed.len() as u64 + 2 + u64::from(is_leaving);
         count * u64::from(setup.segment_bytes)
     }
 
