@@ -366,11 +366,18 @@ impl JournalFiles {
         error: &io::Error,
         reactor: &mut impl Reactor,
     ) -> Finished {
-        if let Step::Fill { file, ref header, .. }
-        | Step::Header { file, ref header }
-        | Step::Rename { file, ref header } = step
-        {
+        let (header, file) = match step {
+            Step::Fill { header, file, .. }
+            | Step::Header { header, file }
+            | Step::Rename { header, file } => (header, Some(file)),
+            Step::Create { header } => (header, None),
+            step => panic!("{step:?} makes no segment"),
+        };
+        if let Some(file) = file {
             self.submit(Step::Close, DiskWork::Close { file }, reactor);
+        }
+        // One that could not be made at all may be there, from an attempt before.
+        if file.is_some() || error.kind() == io::ErrorKind::AlreadyExists {
             let name = prepared_name(header.segment_number);
             self.submit(Step::Close, DiskWork::Remove { name }, reactor);
         }
