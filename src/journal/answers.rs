@@ -7,6 +7,11 @@ use super::WishToken;
 
 /// The reason why a journal takes nothing more. No acknowledgement follows. `Journal::locate`
 /// still finds what is on the disk.
+///
+/// The first failure is final, and only a restart recovers. A sync is never tried again: the kernel
+/// reports lost pages once, and then calls them clean. Nor are the blocks written to another
+/// segment. Their buffers serve other blocks as soon as the kernel has taken them. Readers and the
+/// index of the segment already know the places of their runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// A write has failed. The kernel still has everything that it took before.
