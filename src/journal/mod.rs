@@ -17,6 +17,7 @@
 //! - `machine.rs`: the machine; `answers.rs`: its answers. `seal.rs` writes the index of a full
 //!   segment, `locate.rs` finds chunks, `retain.rs` removes them. `age.rs`: the clock for that.
 //! - [`recovery`]: the state of a journal from its files alone. `walk.rs` walks over blocks.
+//! - [`scrub`]: a check of sealed segments in the background.
 //!
 //! Invariants:
 //! - D1: no page is written twice.
@@ -55,6 +56,9 @@ pub mod recovery;
 mod retain;
 #[cfg(test)]
 mod scan_tests;
+pub mod scrub;
+#[cfg(test)]
+mod scrub_tests;
 mod seal;
 mod segments;
 mod table;
@@ -64,6 +68,7 @@ pub use answers::{Append, Counters, Fault, Refused};
 pub use catalogue::{Extent, Kept, KeptId, Living, Record};
 pub use locate::{Found, Place, Search};
 pub use machine::Journal;
+pub use scrub::{Scrub, Scrubbed};
 
 use crate::base::{Instant, PageBuffer};
 use crate::limits::{JOURNAL_SEGMENT_BYTES, JOURNAL_SEGMENT_BYTES_MIN};

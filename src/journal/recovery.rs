@@ -323,6 +323,7 @@ impl Contents {
             number: trailer.segment_number,
             last_us: trailer.last_us,
             execution_pages: trailer.execution_pages(),
+            index_pages: trailer.index_pages(),
             data_end_bytes: trailer.data_end_bytes,
         });
     }

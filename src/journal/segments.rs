@@ -17,6 +17,8 @@ pub struct Sealed {
     pub last_us: u64,
     /// Number of pages of executions in its index.
     pub execution_pages: u32,
+    /// Number of pages of its index.
+    pub index_pages: u32,
     /// The offset of the index.
     pub data_end_bytes: u32,
 }

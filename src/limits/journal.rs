@@ -54,6 +54,12 @@ pub const JOURNAL_READS_MAX: usize = 64;
 pub const JOURNAL_READ_BYTES: u32 = 68 << 10;
 /// Bytes of old chunks that a shard gives in one turn, unless one run is longer.
 pub const JOURNAL_GIVEN_BYTES_MAX: u32 = 64 << 10;
+/// Bytes of a sealed segment that a scrub reads at once, unless one block is longer.
+pub const JOURNAL_SCRUB_BYTES: u32 = 64 << 10;
+/// Bytes that a scrub reads in a second.
+pub const JOURNAL_SCRUB_RATE: u64 = 20 << 20;
+/// Time between the beginnings of two scrubs.
+pub const JOURNAL_SCRUB_PERIOD: Duration = Duration::from_secs(86_400);
 /// Number of runs that stay in memory after they were given.
 pub const JOURNAL_RECENT_RUNS: usize = 16;
 /// A shard that ends waits for its disk for at most this time.

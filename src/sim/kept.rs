@@ -69,6 +69,8 @@ struct Counts {
     recalled: u64,
     lies: u64,
     lost: u64,
+    scrubbed: u64,
+    rotten: u64,
 }
 
 /// An execution as the oracle knows it.
@@ -131,6 +133,7 @@ struct Trial {
     world: SimWorld,
     disk: SimDisk,
     faults: DiskFaults,
+    scrub: Option<Duration>,
     shard: Shard<SimReactor>,
     models: Vec<Model>,
     followers: Vec<SubscriberId>,
@@ -283,8 +286,13 @@ impl Heard {
     }
 }
 
-fn open_shard(world: &SimWorld, seed: u64) -> std::io::Result<Shard<SimReactor>> {
+fn open_shard(
+    world: &SimWorld,
+    seed: u64,
+    scrub: Option<Duration>,
+) -> std::io::Result<Shard<SimReactor>> {
     let journal = JournalConfig {
+        scrub,
         segment_bytes: 4 * JOURNAL_SEGMENT_BYTES_MIN,
         bytes_max: 12 * u64::from(JOURNAL_SEGMENT_BYTES_MIN),
         ..JournalConfig::at(DIRECTORY)
@@ -312,7 +320,8 @@ impl Trial {
             false if random.chance(1, 2) => DiskFaults::SLOW,
             false => DiskFaults::NONE,
         };
-        let shard = open_shard(&world, random.next_u64()).expect("the disk is empty");
+        let scrub = random.chance(2, 3).then(|| Duration::from_micros(1 << random.between(18, 26)));
+        let shard = open_shard(&world, random.next_u64(), scrub).expect("the disk is empty");
         disk.set_faults(faults.clone());
         let liar = lies.then(|| disk.clone());
         Trial {
@@ -322,6 +331,7 @@ impl Trial {
             world,
             disk,
             faults,
+            scrub,
             shard,
             models: Vec::new(),
             followers: Vec::new(),
@@ -348,13 +358,14 @@ impl Trial {
         }
         self.crash();
         self.finish();
+        self.check_scrub();
         let image = self.disk.image_hash();
         let mut heard = self.heard.borrow_mut();
         heard.note(image);
         heard.note(self.world.now().nanos());
         self.counts.lies = self.disk.planted().len() as u64;
         let Counts { chunks, crashes, power_cuts, disk_failures, restarted, .. } = self.counts;
-        let Counts { recalled, lies, lost, .. } = self.counts;
+        let Counts { recalled, lies, lost, scrubbed, rotten, .. } = self.counts;
         let Counts { given, unwritten, expired, corrupt, lag, ends, detached, .. } = heard.counts;
         let Counts { elsewhere, .. } = heard.counts;
         let happened = vec![
@@ -374,6 +385,8 @@ impl Trial {
             ("recalled", recalled),
             ("faults", lies),
             ("lost executions", lost),
+            ("scrubbed bytes", scrubbed),
+            ("damage found by a scrub", rotten),
         ];
         JournalSummary { hash: heard.hash, happened }
     }
@@ -617,19 +630,20 @@ impl Trial {
         self.say(|| format!("crash, power: {is_power}"));
         self.followers.clear();
         self.elsewhere.clear();
+        self.check_scrub();
         self.disk.crash(if is_power { Crash::Power } else { Crash::Process });
         self.disk.set_faults(DiskFaults::NONE);
         let has_lied = self.disk.planted().len() > self.fault_count;
         self.fault_count = self.disk.planted().len();
         let seed = self.random.next_u64();
-        let mut opened = open_shard(&self.world, seed);
+        let mut opened = open_shard(&self.world, seed, self.scrub);
         for _ in 0..STEPS {
             if opened.is_ok() {
                 break;
             }
             self.disk.heal_sectors();
             self.disk.crash(Crash::Process); // The attempt may have stopped anywhere.
-            opened = open_shard(&self.world, seed);
+            opened = open_shard(&self.world, seed, self.scrub);
         }
         let shard = opened.unwrap_or_else(|error| panic!("seed {}: {error}", self.seed));
         // The old one writes nothing more: its process is gone.
@@ -647,6 +661,16 @@ impl Trial {
 
     fn is_damaged(&self) -> bool {
         self.heard.borrow().is_damaged()
+    }
+
+    /// A scrub finds damage only if the disk was made to lie.
+    fn check_scrub(&mut self) {
+        let scrubbed = self.shard.journal().expect("it has one").scrubbed;
+        let is_sound = (scrubbed.corrupt_chunks, scrubbed.corrupt_places) == (0, 0);
+        assert!(is_sound || self.is_damaged(), "no fault was planted: {scrubbed:?}");
+        assert!(scrubbed.bytes == 0 || self.scrub.is_some());
+        self.counts.scrubbed += scrubbed.bytes;
+        self.counts.rotten += scrubbed.corrupt_places;
     }
 
     /// Compares what is kept with what was acknowledged and told.

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use crate::base::{ExecutionId, Instant, Random};
 use crate::engine::SubscribeSpec;
-use crate::limits::JOURNAL_SEGMENT_BYTES;
+use crate::limits::{JOURNAL_SEGMENT_BYTES, JOURNAL_SEGMENT_BYTES_MIN};
 use crate::memory::RingPoolConfig;
-use crate::reactor::Reactor;
+use crate::reactor::{FileName, Reactor};
 use crate::shard::{
     Delivery, ExecuteOptions, JournalConfig, MemoryWatch, Polled, Shard, ShardConfig,
 };
@@ -358,4 +358,49 @@ fn a_journal_at_full_speed_does_not_wait_for_the_zeros_of_its_next_segment() {
         assert_eq!((counters.missed_chunks, counters.roll_waits), (0, 0), "{counters:?}");
         segments = counters.segments;
     }
+}
+
+#[test]
+fn a_bit_that_flips_at_rest_is_found_in_a_period_and_nothing_else_changes() {
+    let period = Duration::from_secs(10);
+    let work = |scrub: Option<Duration>, has_flipped: bool| {
+        let segment_bytes = JOURNAL_SEGMENT_BYTES_MIN;
+        let at = JournalConfig::at(DIRECTORY);
+        let mut kept = Kept::with(JournalConfig { segment_bytes, scrub, ..at });
+        let id = kept.open(Work::Feed, Durability::Written);
+        for seq in 1..=1_000 {
+            kept.shard.publish(id, Kind::Output, &[seq as u8; 700]).unwrap();
+            if seq % 20 == 0 {
+                kept.pass(2 * MILLISECOND);
+            }
+        }
+        kept.pass(period + period / 2);
+        if has_flipped {
+            let name = FileName::new("000000000002.seg").unwrap();
+            // The payload of a chunk in the first run of the second block.
+            assert!(kept.disk.flip_bit(&name, 40_000, 3));
+        }
+        kept.pass(period + Duration::from_secs(1));
+        let status = kept.shard.journal().unwrap();
+        let given = follow(&mut kept, id, Policy::Replay);
+        kept.pass(Duration::from_secs(1));
+        let given = given.borrow();
+        let gaps: Vec<Gap> = given.gaps.clone();
+        (status, given.seqs.len() as u64, gaps)
+    };
+    let (without, given, gaps) = work(None, false);
+    assert!(without.counters.segments > 3 && without.scrubbed.bytes == 0);
+    assert_eq!((given, gaps), (1_000, Vec::new()));
+    let (sound, given, _) = work(Some(period), false);
+    let scrubbed = sound.scrubbed;
+    assert!(scrubbed.passes >= 2 && scrubbed.bytes > 2 * 700_000, "{scrubbed:?}");
+    assert_eq!((given, scrubbed.corrupt_chunks, scrubbed.corrupt_places), (1_000, 0, 0));
+    assert_eq!(sound.counters, without.counters);
+    let (flipped, given, gaps) = work(Some(period), true);
+    let scrubbed = flipped.scrubbed;
+    let lost: u64 = gaps.iter().map(|gap| gap.chunk_count).sum();
+    assert!(gaps.iter().all(|gap| gap.reason == GapReason::Corrupt));
+    assert_eq!((given + lost, scrubbed.corrupt_chunks), (1_000, lost));
+    assert!(lost > 0 && scrubbed.corrupt_places > 0);
+    assert_eq!((flipped.counters, flipped.fault), (without.counters, None));
 }

@@ -41,11 +41,15 @@ pub struct JournalConfig {
     pub segment_bytes: u32,
     /// True if writes go past the page cache (`O_DIRECT`), where the file system can.
     pub is_direct: bool,
+    /// Time between two scrubs, which read all sealed segments and check each checksum. Damage is
+    /// thus found early. [`JournalStatus::scrubbed`](crate::shard::JournalStatus) has the counts.
+    /// `None` for no scrubs.
+    pub scrub: Option<Duration>,
 }
 
 impl JournalConfig {
     /// Creates the settings of a journal in this directory: `written`, at most 10 GiB, kept for a
-    /// day.
+    /// day, and scrubbed once a day.
     pub fn at(directory: impl Into<PathBuf>) -> JournalConfig {
         JournalConfig {
             directory: directory.into(),
@@ -54,6 +58,7 @@ impl JournalConfig {
             retention: limits::JOURNAL_RETENTION,
             segment_bytes: limits::JOURNAL_SEGMENT_BYTES,
             is_direct: false,
+            scrub: Some(limits::JOURNAL_SCRUB_PERIOD),
         }
     }
 

@@ -385,6 +385,13 @@ impl JournalFiles {
         smallvec![Completed::Wish { token, result, buffer: None, synced: false }]
     }
 
+    /// Closes the file of a sealed segment, unless it is being read.
+    pub fn close_idle(&mut self, segment_number: u64, reactor: &mut impl Reactor) {
+        if let Some(Segment::Open { read_count: 0, .. }) = self.files.get(&segment_number) {
+            self.close(segment_number, reactor);
+        }
+    }
+
     fn close(&mut self, segment_number: u64, reactor: &mut impl Reactor) {
         if let Some(Segment::Open { file, .. }) = self.files.get(&segment_number) {
             let file = *file;

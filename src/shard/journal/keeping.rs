@@ -27,7 +27,10 @@ use crate::base::{ExecutionId, Handle, Instant};
 use crate::engine::{Event, Verdict};
 use crate::journal::format::ChunkEntry;
 use crate::journal::recovery::{Findings, Recovered};
-use crate::journal::{Append, Counters, Fault, Journal, KeptId, Moment, Refused, Setup};
+use crate::journal::scrub::ScrubRead;
+use crate::journal::{
+    Append, Counters, Fault, Journal, KeptId, Moment, Refused, Scrub, Scrubbed, Setup,
+};
 use crate::limits;
 use crate::memory::{ClockAnchor, Descriptor};
 use crate::reactor::{Claim, DiskDirectory, DiskSetup, Reactor, claim_directory};
@@ -57,6 +60,7 @@ pub(crate) struct Keeping {
     pub(super) fetches: Slab<Fetching>,
     pub(super) reads: Reads,
     pub(super) archive: Archive,
+    scrub: Option<Scrub>,
     /// True if the disk has something to do at the end of this turn.
     pub(super) is_touched: bool,
     /// True after the executions were told that the disk has failed.
@@ -122,6 +126,8 @@ pub struct JournalStatus {
     pub fault: Option<Fault>,
     /// Running totals since the start.
     pub counters: Counters,
+    /// Running totals of the scrubs since the start.
+    pub scrubbed: Scrubbed,
 }
 
 impl Keeping {
@@ -166,6 +172,7 @@ impl Keeping {
             fetches: Slab::with_capacity(limits::JOURNAL_READS_MAX),
             reads: Reads::default(),
             archive: Archive::default(),
+            scrub: config.scrub.map(|period| Scrub::new(period, reactor.now())),
             is_touched: true,
             has_told_fault: false,
             opened: Opened { findings, restarted },
@@ -300,6 +307,7 @@ impl Keeping {
             corrupt_stretches: findings.corrupt.len() as u64,
             fault: self.journal.fault(),
             counters: *self.journal.counters(),
+            scrubbed: self.scrub.as_ref().map(Scrub::scrubbed).unwrap_or_default(),
         }
     }
 
@@ -307,7 +315,10 @@ impl Keeping {
     pub fn deadline(&self, now: Instant) -> Option<Instant> {
         match self.is_touched || self.reads.has_news() {
             true => Some(now),
-            false => self.journal.deadline(),
+            false => {
+                let scrub = self.scrub.as_ref().and_then(|scrub| scrub.deadline(&self.journal));
+                [self.journal.deadline(), scrub].into_iter().flatten().min()
+            }
         }
     }
 
@@ -336,7 +347,19 @@ impl Keeping {
         self.is_touched = false;
     }
 
-    /// Takes what the disk has done. Returns the reads.
+    /// Reads the next piece of the scrub, if it is due.
+    fn look_after_scrub<R: Reactor>(&mut self, reactor: &mut R, now: Instant) {
+        let Some(scrub) = &mut self.scrub else { return };
+        if let Some(ScrubRead { lsn, bytes, buffer }) = scrub.poll(&self.journal, now) {
+            if lsn.offset_bytes() == 0 {
+                // Opened again, the file is read from the disk and not from the page cache.
+                self.files.close_idle(lsn.segment_number(), reactor);
+            }
+            self.files.read(SCRUB_NAME, lsn, bytes, buffer, reactor);
+        }
+    }
+
+    /// Takes what the disk has done. Returns the reads of others than the scrub.
     fn take_completions<R: Reactor>(&mut self, reactor: &mut R, now: Instant) -> fetch::Finished {
         let moment = self.moment(now);
         let mut reads = fetch::Finished::new();
@@ -346,6 +369,10 @@ impl Keeping {
                 match completed {
                     Completed::Wish { token, result, buffer, synced } => {
                         self.journal.on_done(token, result, buffer, synced, moment);
+                    }
+                    Completed::Read { name: SCRUB_NAME, result, buffer } => {
+                        let scrub = self.scrub.as_mut().expect("it has asked for it");
+                        scrub.on_read(result, buffer.expect("a read has one"), &self.journal);
                     }
                     Completed::Read { name, result, buffer } => reads.push((name, result, buffer)),
                 }
@@ -381,6 +408,9 @@ impl Keeping {
         settled
     }
 }
+
+/// The name of the reads of the scrub.
+const SCRUB_NAME: u64 = u64::MAX;
 
 fn is_synced(journal: &Journal, kept: KeptId) -> bool {
     let living = journal.get(kept).and_then(|kept| kept.living.as_ref());
@@ -527,6 +557,7 @@ pub(crate) fn end_turn<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, 
     if let Some(keeping) = shard.keeping.as_deref_mut() {
         keeping.answer_waiting();
         keeping.look_after_disk(&mut shard.reactor, shard.now);
+        keeping.look_after_scrub(&mut shard.reactor, shard.now);
     }
 }
 
