@@ -74,7 +74,7 @@ impl Bench {
                 (Some(buffer), sync)
             }
             Wish::Prepare { header } => {
-                self.disk.create(&header).unwrap();
+                self.disk.create(&header, None).unwrap();
                 (None, false)
             }
             Wish::Remove { segment_number } => {

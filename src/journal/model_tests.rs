@@ -103,8 +103,17 @@ impl Files for Disk {
         Ok(())
     }
 
-    fn create(&mut self, header: &SegmentHeader) -> io::Result<()> {
-        let before = self.files.insert(header.segment_number, File::new(header));
+    fn create(&mut self, header: &SegmentHeader, empty: Option<u64>) -> io::Result<()> {
+        let file = match empty.and_then(|number| self.files.remove(&number)) {
+            Some(mut file) => {
+                assert!(file.cache[JOURNAL_PAGE_BYTES as usize..].iter().all(|byte| *byte == 0));
+                file.write(0, &File::new(header).cache[..JOURNAL_PAGE_BYTES as usize]);
+                file.sync(&file.dirty.clone());
+                file
+            }
+            None => File::new(header),
+        };
+        let before = self.files.insert(header.segment_number, file);
         assert!(before.is_none(), "segment {} is made twice", header.segment_number);
         Ok(())
     }
@@ -318,7 +327,7 @@ impl World {
                 synced = true;
             }
             Wish::Prepare { header } if !is_failure => {
-                self.disk.create(&header).expect("it is new");
+                self.disk.create(&header, None).expect("it is new");
             }
             Wish::Remove { segment_number } if !is_failure => {
                 self.disk.remove(segment_number).expect("it was there");
@@ -350,7 +359,7 @@ impl World {
             match wish {
                 _ if self.random.chance(1, 2) => {}
                 Wish::Write { lsn, buffer, bytes, .. } => self.write(lsn, &buffer, bytes, false),
-                Wish::Prepare { header } => self.disk.create(&header).expect("it is new"),
+                Wish::Prepare { header } => self.disk.create(&header, None).expect("it is new"),
                 Wish::Sync { .. } | Wish::Remove { .. } => {}
             }
         }

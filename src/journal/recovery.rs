@@ -35,6 +35,10 @@ use crate::stream::{Durability, Kind, Totals};
 
 /// The files of a journal, for somebody who can wait for each access.
 pub trait Files {
+    /// Notes that the disk has everything before this place. Segments before it may be read from
+    /// the page cache, and others must not be: a sync may have failed.
+    fn trust(&mut self, _synced: Lsn) {}
+
     /// The numbers and sizes of all segments, in any order. Unfinished ones are not among them.
     ///
     /// # Errors
@@ -59,11 +63,12 @@ pub trait Files {
     /// The error of the file.
     fn sync(&mut self, segment_number: u64) -> io::Result<()>;
 
-    /// Makes a segment of zeros with this header, and syncs it, and its name.
+    /// Makes a segment with this header, and syncs it, and its name. It becomes of `empty`, which
+    /// is no segment any more, or it is full of zeros.
     ///
     /// # Errors
-    /// The error of the directory or of the file.
-    fn create(&mut self, header: &SegmentHeader) -> io::Result<()>;
+    /// The error of the directory or of a file.
+    fn create(&mut self, header: &SegmentHeader, empty: Option<u64>) -> io::Result<()>;
 
     /// Removes a segment.
     ///
@@ -124,13 +129,20 @@ pub struct Contents {
     /// Walked segments whose index has to be written: their tables and trailers.
     to_seal: Vec<(Table, Trailer, u32)>,
     /// Segments without any block that counts.
-    empty: Vec<u64>,
+    empty: Vec<Empty>,
     /// The number and the end of the last segment that counts.
     pub(super) last_end: Option<(u64, u32)>,
     /// True once a segment has lost its end.
     pub(super) is_cut: bool,
     /// The findings.
     pub findings: Findings,
+}
+
+/// A segment without any block that counts.
+struct Empty {
+    number: u64,
+    /// The size of its file, if it has nothing but zeros behind its header.
+    zeros_bytes: u64,
 }
 
 /// A journal that can go on.
@@ -159,8 +171,11 @@ pub fn recover(
     for sealed in contents.sealed.iter().rev().take(UNSURE_SEGMENTS) {
         files.sync(sealed.number)?;
     }
-    for &number in &contents.empty {
-        files.remove(number)?;
+    // The one that was prepared for the next blocks when the process ended.
+    let is_spare = |empty: &mut Empty| empty.zeros_bytes == u64::from(setup.segment_bytes);
+    let spare = contents.empty.pop_if(is_spare).map(|empty| empty.number);
+    for empty in &contents.empty {
+        files.remove(empty.number)?;
     }
     let Contents { journal, next_segment, oldest, .. } = contents;
     let previous_end =
@@ -176,7 +191,7 @@ pub fn recover(
         wall_us: moment.wall_us,
         mono_ns: moment.now.nanos(),
     };
-    files.create(&header)?;
+    files.create(&header, spare)?;
     let unfinished = contents.revive(files)?;
     let Contents { catalogue, sealed, findings, .. } = contents;
     let setup = Setup { journal, ..*setup };
@@ -219,19 +234,22 @@ impl Contents {
             is_cut: false,
             findings: Findings::default(),
         };
-        for (at, &(number, bytes)) in found.iter().enumerate() {
+        for (at, &(number, file_bytes)) in found.iter().enumerate() {
             if number < contents.oldest {
-                contents.empty.push(number); // Its removal did not reach the disk.
+                // Its removal did not reach the disk.
+                contents.empty.push(Empty { number, zeros_bytes: 0 });
                 continue;
             }
             let later = || headers[at + 1..].iter().flatten();
             let synced = later().map(|header| header.synced).max().unwrap_or(Lsn(0));
             let mut ends = later().map(|header| header.previous_end);
             let end = ends.find(|end| end.segment_number() == number && *end > Lsn(0));
-            let bytes = headers[at].map_or_else(|| whole_pages(bytes), |head| head.segment_bytes);
+            let bytes =
+                headers[at].map_or_else(|| whole_pages(file_bytes), |head| head.segment_bytes);
             contents.read_segment(
                 files,
                 Place { number, bytes, end, later: &found[at + 1..] },
+                file_bytes,
                 synced,
             )?;
         }
@@ -258,6 +276,7 @@ impl Contents {
         &mut self,
         files: &mut impl Files,
         place: Place<'_>,
+        file_bytes: u64,
         synced: Lsn,
     ) -> Result<(), RecoveryError> {
         let (number, segment_bytes) = (place.number, place.bytes);
@@ -272,11 +291,12 @@ impl Contents {
         }
         let mut walk = Walk::new(self, place, synced);
         walk.run(files)?;
-        let Walk { table, end_bytes, .. } = walk;
+        let Walk { table, end_bytes, is_blank, .. } = walk;
         self.findings.walked += 1;
         if end_bytes == JOURNAL_PAGE_BYTES {
             self.last_end = Some((number, end_bytes));
-            self.empty.push(number);
+            let zeros_bytes = if is_blank { file_bytes } else { 0 };
+            self.empty.push(Empty { number, zeros_bytes });
             return Ok(());
         }
         self.findings.segments += 1;
@@ -582,7 +602,7 @@ fn read_headers(
 ) -> Result<Vec<Option<SegmentHeader>>, RecoveryError> {
     let mut headers: Vec<Option<SegmentHeader>> = Vec::with_capacity(found.len());
     let mut page = PageBuffer::new(JOURNAL_PAGE_BYTES as usize);
-    for &(number, _) in found {
+    for &(number, _) in found.iter().rev() {
         read_whole(files, Lsn::new(number, 0), &mut page)?;
         let header = match SegmentHeader::decode(&page) {
             Ok(header) => header,
@@ -599,8 +619,13 @@ fn read_headers(
         if is_foreign || header.shard != shard {
             return Err(RecoveryError::Foreign { segment_number: number });
         }
-        headers.push((header.segment_number == number).then_some(header));
+        let header = (header.segment_number == number).then_some(header);
+        if let Some(SegmentHeader { synced, .. }) = header {
+            files.trust(synced);
+        }
+        headers.push(header);
     }
+    headers.reverse();
     Ok(headers)
 }
 

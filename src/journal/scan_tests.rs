@@ -91,7 +91,7 @@ impl Small {
                     self.journal.on_done(token, Ok(()), None, true, self.moment);
                 }
                 Wish::Prepare { header } => {
-                    self.disk.create(&header).unwrap();
+                    self.disk.create(&header, None).unwrap();
                     self.journal.on_done(token, Ok(()), None, true, self.moment);
                 }
                 Wish::Remove { .. } => unreachable!("there is room"),

@@ -36,6 +36,8 @@ pub(super) struct Walk<'a> {
     /// The end of the last block that was taken without its header.
     headless_end: u32,
     pub end_bytes: u32,
+    /// True if the segment has nothing but zeros behind its header.
+    pub is_blank: bool,
     window: Window,
 }
 
@@ -80,6 +82,7 @@ impl<'a> Walk<'a> {
             has_looked: false,
             headless_end: 0,
             end_bytes: JOURNAL_PAGE_BYTES,
+            is_blank: false,
             window: Window { bytes: Vec::new(), from_bytes: 0 },
         }
     }
@@ -230,6 +233,7 @@ impl<'a> Walk<'a> {
             }
         }
         self.contents.findings.torn_bytes += u64::from(last - from);
+        self.is_blank = last == JOURNAL_PAGE_BYTES;
         Ok(())
     }
 

@@ -127,11 +127,12 @@ pub enum DiskWork {
     /// names are no [`FileName`], are left out.
     List,
     /// Opens a file that exists, and follows no symbolic link. Answered with [`DiskAnswer::File`].
-    /// The page cache drops its clean pages of the file. After a sync that failed, these may show
-    /// bytes that the disk does not have.
     Open {
         /// Its name.
         name: FileName,
+        /// True if the page cache drops its clean pages of the file. After a sync that failed,
+        /// these may show bytes that the disk does not have.
+        is_fresh: bool,
     },
     /// Makes a new file of `bytes`, durable with its name, and opens it. It reads as zeros. The
     /// disk has room for all of it, but nothing is written: the first write of a place changes

@@ -86,11 +86,11 @@ impl Directory {
         }
     }
 
-    /// Opens a file, and returns it with its size.
+    /// Opens a file, and returns it with its size. `is_fresh` drops its clean pages.
     ///
     /// # Errors
     /// The kernel's error, or EINVAL if it is no regular file.
-    pub fn open_file(&self, name: &FileName) -> io::Result<(OpenFile, u64)> {
+    pub fn open_file(&self, name: &FileName, is_fresh: bool) -> io::Result<(OpenFile, u64)> {
         let name = text_of(name);
         let flags = libc::O_RDWR | libc::O_NOFOLLOW | libc::O_NONBLOCK;
         let cached = File::from(self.open_at(&name, flags)?);
@@ -98,7 +98,9 @@ impl Directory {
         if !facts.is_file() {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
-        drop_clean_pages(&cached);
+        if is_fresh {
+            drop_clean_pages(&cached);
+        }
         let direct = self.open_direct(&name)?;
         Ok((OpenFile { cached, direct }, facts.len()))
     }

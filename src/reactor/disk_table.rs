@@ -31,7 +31,7 @@ pub enum Step<F> {
     Write { file: F, offset: u64, bytes: u32, sync: bool },
     Sync { file: F },
     List,
-    Open { name: FileName },
+    Open { name: FileName, is_fresh: bool },
     Create { name: FileName, bytes: u64 },
     Rename { from: FileName, to: FileName },
     Remove { name: FileName },
@@ -121,7 +121,9 @@ impl<F: Clone> DiskTable<F> {
             }
             DiskWork::Sync { file } => (self.file(file).map(|file| Step::Sync { file }), None),
             DiskWork::List => (Ok(Step::List), None),
-            DiskWork::Open { name } => (self.reserve().map(|()| Step::Open { name }), None),
+            DiskWork::Open { name, is_fresh } => {
+                (self.reserve().map(|()| Step::Open { name, is_fresh }), None)
+            }
             DiskWork::Create { name, bytes } => {
                 (self.reserve().map(|()| Step::Create { name, bytes }), None)
             }

@@ -143,8 +143,9 @@ fn perform(job: Job<SharedFile>, directory: &Directory) -> Answer<SharedFile> {
         }
         Step::Sync { file } => file.sync_data().map(|()| Outcome::Done),
         Step::List => directory.names().map(Outcome::Names),
-        Step::Open { name } => {
-            directory.open_file(&name).map(|(file, bytes)| Outcome::Opened(Arc::new(file), bytes))
+        Step::Open { name, is_fresh } => {
+            let opened = directory.open_file(&name, is_fresh);
+            opened.map(|(file, bytes)| Outcome::Opened(Arc::new(file), bytes))
         }
         Step::Create { name, bytes } => {
             let made = directory.create_file(&name, bytes);

@@ -131,7 +131,7 @@ impl Writer {
                 (back, synced) = (Some(buffer), sync);
             }
             Wish::Sync { .. } => {}
-            Wish::Prepare { header } => self.disk.create(&header).unwrap(),
+            Wish::Prepare { header } => self.disk.create(&header, None).unwrap(),
             Wish::Remove { segment_number } => self.disk.remove(segment_number).unwrap(),
         }
         self.journal.on_done(token, Ok(()), back, synced, self.moment);
@@ -309,7 +309,7 @@ fn a_cut_journal_is_judged_as_recovery_does() {
         let mut disk = Disk::default();
         for (number, bytes) in &image.0 {
             let header = super::SegmentHeader::decode(bytes).unwrap();
-            disk.create(&header).unwrap();
+            disk.create(&header, None).unwrap();
             disk.write(Lsn::new(*number, 0), bytes).unwrap();
             disk.files.get_mut(number).unwrap().cache.truncate(bytes.len());
         }

@@ -174,7 +174,19 @@ impl JournalFiles {
         self.submit(step, work, reactor);
     }
 
-    /// Reads `bytes` at a place. [`Completed::Read`] has the same `name`.
+    /// Has the next read of a sealed segment come from the disk and not from the page cache, unless
+    /// it is being read.
+    pub fn refresh(&mut self, segment_number: u64, reactor: &mut impl Reactor) {
+        if let Some(Segment::Open { read_count: 0, .. }) = self.files.get(&segment_number) {
+            self.close(segment_number, reactor);
+        }
+        if !self.files.contains_key(&segment_number) {
+            self.open(segment_number, true, Vec::new(), reactor);
+        }
+    }
+
+    /// Reads `bytes` at a place. [`Completed::Read`] has the same `name`. The page cache has
+    /// nothing of a sealed segment that the disk has not.
     pub fn read(
         &mut self,
         name: u64,
@@ -194,11 +206,21 @@ impl JournalFiles {
             Some(Segment::Opening { reads }) => reads.push(read),
             None => {
                 self.make_room(reactor);
-                self.files.insert(segment_number, Segment::Opening { reads: vec![read] });
-                let work = DiskWork::Open { name: segment_name(segment_number) };
-                self.submit(Step::Open { segment_number }, work, reactor);
+                self.open(segment_number, false, vec![read], reactor);
             }
         }
+    }
+
+    fn open(
+        &mut self,
+        segment_number: u64,
+        is_fresh: bool,
+        reads: Vec<Read>,
+        reactor: &mut impl Reactor,
+    ) {
+        self.files.insert(segment_number, Segment::Opening { reads });
+        let work = DiskWork::Open { name: segment_name(segment_number), is_fresh };
+        self.submit(Step::Open { segment_number }, work, reactor);
     }
 
     /// Takes a completion of the reactor's disk. Returns what is finished by it.
@@ -383,13 +405,6 @@ impl JournalFiles {
         }
         let (token, result) = (WishToken::Prepare, Err(error.kind()));
         smallvec![Completed::Wish { token, result, buffer: None, synced: false }]
-    }
-
-    /// Closes the file of a sealed segment, unless it is being read.
-    pub fn close_idle(&mut self, segment_number: u64, reactor: &mut impl Reactor) {
-        if let Some(Segment::Open { read_count: 0, .. }) = self.files.get(&segment_number) {
-            self.close(segment_number, reactor);
-        }
     }
 
     fn close(&mut self, segment_number: u64, reactor: &mut impl Reactor) {

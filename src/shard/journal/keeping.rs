@@ -352,8 +352,7 @@ impl Keeping {
         let Some(scrub) = &mut self.scrub else { return };
         if let Some(ScrubRead { lsn, bytes, buffer }) = scrub.poll(&self.journal, now) {
             if lsn.offset_bytes() == 0 {
-                // Opened again, the file is read from the disk and not from the page cache.
-                self.files.close_idle(lsn.segment_number(), reactor);
+                self.files.refresh(lsn.segment_number(), reactor);
             }
             self.files.read(SCRUB_NAME, lsn, bytes, buffer, reactor);
         }

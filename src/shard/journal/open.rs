@@ -35,7 +35,7 @@ pub fn open_journal<R: Reactor>(
     setup: &Setup,
 ) -> Result<(Recovered, JournalFiles), OpenJournalError> {
     reactor.open_disk(disk).map_err(OpenJournalError::Directory)?;
-    let mut waiting = Waiting { reactor, open: BTreeMap::new() };
+    let mut waiting = Waiting { reactor, open: BTreeMap::new(), synced: Lsn(0) };
     waiting.remove_unfinished().map_err(OpenJournalError::Directory)?;
     let moment = Moment { now: waiting.reactor.now(), wall_us: waiting.reactor.wall_us() };
     let recovered = recover(&mut waiting, setup, moment).map_err(OpenJournalError::Files)?;
@@ -48,6 +48,8 @@ pub fn open_journal<R: Reactor>(
 struct Waiting<'a, R> {
     reactor: &'a mut R,
     open: BTreeMap<u64, FileId>,
+    /// The disk has everything before it.
+    synced: Lsn,
 }
 
 impl<R: Reactor> Waiting<'_, R> {
@@ -76,7 +78,9 @@ impl<R: Reactor> Waiting<'_, R> {
         {
             self.done(DiskWork::Close { file })?;
         }
-        let answer = self.carry_out(DiskWork::Open { name: segment_name(segment_number) }).result?;
+        let name = segment_name(segment_number);
+        let is_fresh = segment_number >= self.synced.segment_number();
+        let answer = self.carry_out(DiskWork::Open { name, is_fresh }).result?;
         let DiskAnswer::File { file, .. } = answer else {
             panic!("a file was opened, and the answer is {answer:?}");
         };
@@ -101,6 +105,26 @@ impl<R: Reactor> Waiting<'_, R> {
         Ok(())
     }
 
+    /// Makes the file of a segment, full of zeros.
+    fn create_zeros(&mut self, header: &SegmentHeader) -> io::Result<FileId> {
+        let name = prepared_name(header.segment_number);
+        let work = DiskWork::Create { name, bytes: header.segment_bytes.into() };
+        let DiskAnswer::File { file, .. } = self.carry_out(work).result? else {
+            panic!("a file was made");
+        };
+        let mut buffer = zeros_for(header.segment_bytes);
+        let mut filled_bytes = 0;
+        while filled_bytes < header.segment_bytes {
+            let bytes = (header.segment_bytes - filled_bytes).min(buffer.len() as u32);
+            let offset = filled_bytes.into();
+            let done = self.carry_out(DiskWork::Write { file, offset, buffer, bytes, sync: false });
+            done.result?;
+            buffer = done.buffer.expect("a write has one");
+            filled_bytes += bytes;
+        }
+        Ok(file)
+    }
+
     /// Closes all files but that of one segment.
     fn keep_only(mut self, segment_number: u64) -> io::Result<JournalFiles> {
         let mut files = JournalFiles::default();
@@ -115,6 +139,10 @@ impl<R: Reactor> Waiting<'_, R> {
 }
 
 impl<R: Reactor> Files for Waiting<'_, R> {
+    fn trust(&mut self, synced: Lsn) {
+        self.synced = self.synced.max(synced);
+    }
+
     fn segments(&mut self) -> io::Result<Vec<(u64, u64)>> {
         let names = self.names()?.into_iter();
         Ok(names.filter_map(|(name, bytes)| Some((segment_of(&name)?, bytes))).collect())
@@ -154,25 +182,20 @@ impl<R: Reactor> Files for Waiting<'_, R> {
         self.done(DiskWork::Sync { file })
     }
 
-    fn create(&mut self, header: &SegmentHeader) -> io::Result<()> {
-        let number = header.segment_number;
-        let name = prepared_name(number);
-        let work = DiskWork::Create { name, bytes: header.segment_bytes.into() };
-        let DiskAnswer::File { file, .. } = self.carry_out(work).result? else {
-            panic!("a file was made");
+    fn create(&mut self, header: &SegmentHeader, empty: Option<u64>) -> io::Result<()> {
+        let (number, bytes) = (header.segment_number, JOURNAL_PAGE_BYTES);
+        let file = match empty {
+            Some(empty) => {
+                let file = self.file(empty)?;
+                self.open.remove(&empty);
+                let (from, to) = (segment_name(empty), prepared_name(number));
+                self.done(DiskWork::Rename { from, to })?;
+                file
+            }
+            None => self.create_zeros(header)?,
         };
-        let mut buffer = zeros_for(header.segment_bytes);
-        let mut filled_bytes = 0;
-        while filled_bytes < header.segment_bytes {
-            let bytes = (header.segment_bytes - filled_bytes).min(buffer.len() as u32);
-            let offset = filled_bytes.into();
-            let done = self.carry_out(DiskWork::Write { file, offset, buffer, bytes, sync: false });
-            done.result?;
-            buffer = done.buffer.expect("a write has one");
-            filled_bytes += bytes;
-        }
-        header.encode(&mut buffer[..JOURNAL_PAGE_BYTES as usize]);
-        let bytes = JOURNAL_PAGE_BYTES;
+        let mut buffer = PageBuffer::new(bytes as usize);
+        header.encode(&mut buffer);
         self.done(DiskWork::Write { file, offset: 0, buffer, bytes, sync: true })?;
         self.done(DiskWork::Rename { from: prepared_name(number), to: segment_name(number) })?;
         self.open.insert(number, file);

@@ -234,7 +234,7 @@ impl State {
             },
             Step::Sync { file } => self.sync(file, covered, None),
             Step::List => self.list(),
-            Step::Open { name } => self.open(&name),
+            Step::Open { name, is_fresh } => self.open(&name, is_fresh),
             Step::Create { bytes, .. } => {
                 let Changed::Made(file) = changed else { unreachable!("made or failed") };
                 self.inode(file).durable_bytes = bytes;
@@ -324,14 +324,16 @@ impl State {
         Ok(Outcome::Names(names.collect()))
     }
 
-    fn open(&mut self, name: &FileName) -> Result<Outcome<InodeId>, i32> {
+    fn open(&mut self, name: &FileName, is_fresh: bool) -> Result<Outcome<InodeId>, i32> {
         let file = *self.names.cached.get(name).ok_or(libc::ENOENT)?;
         if self.must_fail(FailingOperation::Open) {
             return Err(libc::EIO);
         }
         let inode = self.inode(file);
         inode.open_count += 1;
-        inode.drop_clean();
+        if is_fresh {
+            inode.drop_clean();
+        }
         Ok(Outcome::Opened(file, inode.bytes))
     }
 }

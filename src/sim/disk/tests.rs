@@ -57,7 +57,7 @@ impl Process {
     }
 
     fn open(&mut self, text: &str) -> FileId {
-        let opened = self.ask(DiskWork::Open { name: name(text) });
+        let opened = self.ask(DiskWork::Open { name: name(text), is_fresh: true });
         let Ok(DiskAnswer::File { file, .. }) = opened else { panic!("{opened:?}") };
         file
     }
@@ -378,7 +378,7 @@ fn run(seed: u64) -> (u64, Vec<PlantedFault>, Vec<String>) {
         });
         let work = DiskWork::Create { name: name("a"), bytes: PAGES * PAGE as u64 };
         seen.push(format!("{:?}", process.ask(work)));
-        let opened = process.ask(DiskWork::Open { name: name("a") });
+        let opened = process.ask(DiskWork::Open { name: name("a"), is_fresh: random.chance(1, 2) });
         let Ok(DiskAnswer::File { file, .. }) = opened else { continue };
         for _ in 0..40 {
             let (page, sync) = (random.below(PAGES), random.chance(1, 3));
