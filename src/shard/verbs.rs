@@ -37,9 +37,12 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
     }
 
     /// The last chunk that is kept as the execution's [`Durability`] promises: 0 before the first.
-    /// `None` if the execution is unknown, or nothing of it is kept.
+    /// A chunk that was missed for want of room counts once the disk keeps a record of that. After
+    /// [`JournalStatus::fault`] the number does not change any more. `None` if the execution is
+    /// unknown, or nothing of it is kept.
     ///
     /// [`Durability`]: crate::stream::Durability
+    /// [`JournalStatus::fault`]: super::JournalStatus::fault
     pub fn durable_seq(&self, id: ExecutionId) -> Option<u64> {
         let place = self.place_of(id);
         let run = self.runs.get(place.slot.index as usize)?.as_ref();

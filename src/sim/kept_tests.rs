@@ -188,6 +188,29 @@ impl Syncing {
 }
 
 #[test]
+fn a_chunk_that_the_disk_had_no_room_for_counts_once_the_disk_knows_of_it() {
+    for durability in [Durability::Written, Durability::Synced] {
+        let mut kept = Kept::new();
+        let id = kept.open(Work::Feed, durability);
+        kept.pass(100 * MILLISECOND);
+        kept.disk.hold();
+        let mut head_seq = 0;
+        while kept.shard.journal().unwrap().counters.missed_chunks == 0 {
+            head_seq = kept.shard.publish(id, Kind::Output, &[7; 700]).unwrap();
+        }
+        kept.pass(Duration::from_secs(5));
+        assert!(kept.shard.durable_seq(id) < Some(head_seq), "the disk stands still");
+        kept.disk.release();
+        kept.pass(Duration::from_secs(2)); // Nothing follows.
+        assert_eq!(kept.shard.durable_seq(id), Some(head_seq), "{durability}");
+        assert_eq!(kept.shard.journal().unwrap().counters.missed_chunks, 1);
+        kept.shard.finish(id, Ok(())).unwrap();
+        kept.pass(Duration::from_secs(2));
+        assert_eq!(kept.shard.durable_seq(id), Some(head_seq));
+    }
+}
+
+#[test]
 fn a_tool_that_syncs_goes_on_after_the_sync_and_not_before() {
     for durability in [Durability::Written, Durability::Synced] {
         let mut kept = Kept::new();

@@ -20,6 +20,7 @@ use crate::stream::Durability;
 /// let options = ExecuteOptions { durability: Some(Durability::Synced), ..Default::default() };
 /// let id = shard.execute("slow_data_processor", &serde_json::json!({"chunks": 2}), options)?;
 /// while shard.durable_seq(id) < Some(2) {
+///     assert!(shard.journal().unwrap().fault.is_none(), "the disk has failed");
 ///     if !shard.turn() {
 ///         shard.park(None);
 ///     }

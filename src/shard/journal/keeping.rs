@@ -334,7 +334,7 @@ impl Keeping {
             self.seen = ClockAnchor { wall_us: reactor.wall_us(), mono_ns: now.nanos() };
         }
         let moment = self.moment(now);
-        for Waiting { kept, .. } in &self.waiting {
+        for kept in &self.holed {
             self.journal.record_missing(*kept, moment); // Nothing may follow that would do so.
         }
         if !self.waiting.is_empty() {
