@@ -4,7 +4,7 @@
 
 use crate::base::planted::{Planted, planted};
 use crate::engine::action::SubscribeError;
-use crate::engine::event::{From, RingFacts, SubscribeSpec, SubscriberPlace};
+use crate::engine::event::{From, RingFacts, SubscribeSpec};
 use crate::engine::execution::Execution;
 use crate::engine::policy::{Cursor, Log, is_near, totals_before};
 use crate::engine::reserve::Replay;
@@ -19,11 +19,11 @@ pub(super) fn replay_in(ring: RingFacts, spec: &SubscribeSpec) -> Option<Replay>
     replay
 }
 
-/// True if the subscriber is given chunks from the disk where the ring holds them no longer. One on
-/// another thread is not. Under `drop_oldest` and `conflate` only the newest chunks are wanted.
+/// True if the subscriber is given chunks from the disk where the ring holds them no longer. Under
+/// `drop_oldest` and `conflate` only the newest chunks are wanted.
 pub(super) fn reads_from_disk(execution: &Execution, spec: &SubscribeSpec) -> bool {
     let wants_all = !matches!(spec.policy, Policy::DropOldest | Policy::Conflate);
-    execution.log.is_kept() && spec.place == SubscriberPlace::Local && wants_all
+    execution.log.is_kept() && spec.reads_disk && wants_all
 }
 
 /// Returns the first cursor of a subscriber with what it knows about its lag. The backlog of one

@@ -73,7 +73,7 @@ impl Engine {
         let e = self.registry.living_mut(id.slot);
         match spec.place {
             SubscriberPlace::Remote => {
-                e.audience.remotes.push(Remote::new(subscriber, spec, terms, cursor.next_seq, now));
+                e.audience.remotes.push(Remote::new(&subscribed, spec, now));
                 assert!(e.audience.remotes.len() == there + 1); // Its seat says so.
             }
             SubscriberPlace::Local => {
@@ -424,6 +424,18 @@ impl Engine {
         let remote = self.registry.remote_mut(subscriber).expect("it is a remote one");
         remote.move_to(next_seq, end_seq);
         self.moved(execution);
+    }
+
+    /// Handles a reader on another thread that has come level, or is no longer. Under `block` it
+    /// gates the producer while it is level.
+    pub(super) fn reader_level(&mut self, subscriber: SubscriberId, is_level: bool) {
+        let Some(execution) = self.registry.followed_by_remote(subscriber) else { return };
+        let now = self.effects.now;
+        let remote = self.registry.remote_mut(subscriber).expect("it is a remote one");
+        assert!(is_level || !remote.replays); // What the ring keeps is not on disk.
+        (remote.is_away, remote.level_at) = (!is_level, now);
+        self.update_gate(execution);
+        self.settle(execution);
     }
 
     pub(super) fn reader_wild(&mut self, subscriber: SubscriberId) {

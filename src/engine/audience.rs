@@ -160,7 +160,8 @@ impl Audience {
     /// reads elsewhere does if it has a filter, a limit in bytes, or acknowledges.
     pub fn needs_facts(&self) -> bool {
         let counts = |remote: &Remote| {
-            let limit_is_in_bytes = remote.gates() && remote.terms.limit.bytes != u64::MAX;
+            let blocks = remote.terms.policy == Policy::Block && !remote.gone;
+            let limit_is_in_bytes = blocks && remote.terms.limit.bytes != u64::MAX;
             let may_come_back = remote.replays || remote.acked_seq.is_some();
             !remote.terms.kinds.is_all() || limit_is_in_bytes || may_come_back
         };
@@ -199,7 +200,7 @@ impl Audience {
         let locals = locals.filter(move |&(l, seq)| l.gates() && seq == slowest_seq);
         let remotes = self.remotes.iter();
         let remotes = remotes.filter(move |r| r.gates() && r.next_seq == slowest_seq);
-        locals.map(move |(l, _)| (l.id, since(l))).chain(remotes.map(|r| (r.id, r.since)))
+        locals.map(move |(l, _)| (l.id, since(l))).chain(remotes.map(|r| (r.id, r.level_at)))
     }
 
     /// The largest number of chunks that each local subscriber can get at once.

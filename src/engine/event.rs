@@ -125,6 +125,8 @@ pub enum Event<'a> {
     Overtaken(SubscriberId, u64, u64),
     /// A reader on another thread has moved its cursor before this chunk.
     ReaderAt(SubscriberId, u64),
+    /// A reader on another thread has come level (`true`), or is given chunks from the disk.
+    ReaderLevel(SubscriberId, bool),
     /// A reader on another thread is gone.
     ReaderGone(SubscriberId),
     /// A reader on another thread has an impossible cursor. The engine evicts it.
@@ -416,9 +418,12 @@ pub struct SubscribeSpec {
     /// space. With acknowledgements the ring keeps the unacknowledged chunks, and the subscriber is
     /// given no more than the ring can keep: `engine::Replay`. A subscriber that
     /// comes back with [`From::Seq`] and the same terms takes the place of the lost one. On another
-    /// thread this is for readers that serve connections. For a local subscriber of an execution
-    /// that is kept on disk the ring keeps nothing: what was lost comes from the disk.
+    /// thread this is for readers that serve connections. For a subscriber that reads from the disk
+    /// the ring keeps nothing: what was lost comes from there.
     pub replays: bool,
+    /// False for a reader in another process, which is given no chunks from the disk. The shard
+    /// sets it.
+    pub reads_disk: bool,
 }
 
 impl Default for SubscribeSpec {
@@ -435,6 +440,7 @@ impl Default for SubscribeSpec {
             place: SubscriberPlace::Local,
             demand: u32::MAX,
             replays: false,
+            reads_disk: true,
         }
     }
 }

@@ -496,3 +496,41 @@ fn a_filter_is_counted_by_the_disk() {
     let Some(Action::End(_, _, end)) = actions.last() else { panic!("{actions:?}") };
     assert_eq!((end.given.chunks, end.published.chunks), (10, 10));
 }
+
+#[test]
+fn a_reader_on_another_thread_gates_while_it_says_that_it_is_level() {
+    let (mut world, id) = kept(20);
+    let gate = |world: &mut TestEngine| {
+        let gate_of = |action: &Action| match action {
+            Action::SetGate(_, gate) => Some(gate.gate_seq),
+            _ => None,
+        };
+        world.take().iter().filter_map(gate_of).next_back()
+    };
+    let place = SubscriberPlace::Remote;
+    let spec = SubscribeSpec { place, replays: true, ..with(Policy::Block) };
+    let Reply::Subscribed(Ok(subscribed)) = world.ask(Event::Subscribe(id, spec)) else {
+        panic!("it is refused");
+    };
+    let subscriber = subscribed.subscriber;
+    assert!(subscribed.cursor.is_away() && subscribed.replay.is_none());
+    assert_eq!(gate(&mut world), None);
+    world.handle(Event::ReaderAt(subscriber, 12));
+    world.handle(Event::ReaderLevel(subscriber, true));
+    assert_eq!(gate(&mut world), Some(12));
+    // It holds the producer back, but not for longer than others that have just come.
+    world.pass(crate::limits::BLOCK_DEADLINE / 2);
+    world.handle(Event::ReaderLevel(subscriber, false));
+    assert_eq!(gate(&mut world), Some(u64::MAX));
+    world.handle(Event::ReaderLevel(subscriber, true));
+    world.handle(Event::Gated(id.slot));
+    assert_eq!(gate(&mut world), Some(12));
+    world.pass(crate::limits::BLOCK_DEADLINE - Duration::from_millis(1));
+    assert_eq!(world.engine.subscriber_count(id.slot), 1);
+    world.handle(Event::Lost(subscriber)); // Its client finds everything on the disk.
+    assert_eq!((gate(&mut world), world.engine.subscriber_count(id.slot)), (Some(u64::MAX), 0));
+    // A reader in another process has no disk.
+    let spec = SubscribeSpec { reads_disk: false, replays: false, ..spec };
+    world.subscribe(id, spec).unwrap();
+    assert_eq!(gate(&mut world), Some(1));
+}

@@ -226,6 +226,7 @@ impl Engine {
                 self.overtaken(subscriber, from_seq, to_seq);
             }
             Event::ReaderAt(subscriber, next_seq) => self.reader_at(subscriber, next_seq),
+            Event::ReaderLevel(subscriber, is_level) => self.reader_level(subscriber, is_level),
             Event::ReaderGone(subscriber) => self.reader_gone(subscriber),
             Event::ReaderWild(subscriber) => self.reader_wild(subscriber),
             Event::Tick => self.fire_timers(),

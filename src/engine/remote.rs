@@ -1,7 +1,8 @@
-//! A subscriber on another thread. It evaluates its policy by itself, and reports its cursor.
+//! A subscriber on another thread. It evaluates its policy by itself, and reports its cursor. It
+//! reports, too, when it comes level, and when it is given chunks from the disk.
 
 use crate::base::{Instant, SubscriberId};
-use crate::engine::action::AcknowledgeError;
+use crate::engine::action::{AcknowledgeError, Subscribed};
 use crate::engine::event::{SubscribeSpec, SubscriberPlace};
 use crate::engine::resume::Successor;
 use crate::engine::wheel::TimerId;
@@ -15,6 +16,10 @@ pub(super) struct Remote {
     /// The cursor when it was last reported. By now it can only be further.
     pub next_seq: u64,
     pub since: Instant,
+    /// The time at which it came level, if it read from the disk, or at which it attached.
+    pub level_at: Instant,
+    /// True while it is not level: it is given everything, and gates nobody.
+    pub is_away: bool,
     pub gone: bool,
     /// True if its client may come back for the chunks that it was given last.
     pub replays: bool,
@@ -27,24 +32,23 @@ pub(super) struct Remote {
 }
 
 impl Remote {
-    /// Creates a subscriber with these terms, whose first chunk is `next_seq`.
-    pub fn new(
-        id: SubscriberId,
-        spec: &SubscribeSpec,
-        terms: Terms,
-        next_seq: u64,
-        since: Instant,
-    ) -> Remote {
+    /// Creates a subscriber that was given nothing.
+    pub fn new(subscribed: &Subscribed, spec: &SubscribeSpec, now: Instant) -> Remote {
+        let Subscribed { subscriber, terms, cursor, replay, .. } = *subscribed;
+        let next_seq = cursor.next_seq;
         assert!(spec.place == SubscriberPlace::Remote);
         assert!(terms.limit.chunks > 0);
         assert!(next_seq > 0);
+        assert!(replay.is_none() || terms.policy == Policy::Block); // Others do not hold the ring.
         Remote {
-            id,
+            id: subscriber,
             terms,
             next_seq,
-            since,
+            since: now,
+            level_at: now,
+            is_away: cursor.is_away(),
             gone: false,
-            replays: spec.replays && spec.policy == Policy::Block,
+            replays: replay.is_some(),
             acked_seq: spec.ack_window.map(|_| next_seq - 1),
             grace_timer: None,
             successor: None,
@@ -58,7 +62,7 @@ impl Remote {
 
     /// True if it may hold its producer back.
     pub fn gates(&self) -> bool {
-        self.terms.policy == Policy::Block && !self.gone
+        self.terms.policy == Policy::Block && !self.gone && !self.is_away
     }
 
     /// Takes the cursor that the reader has reported; `end_seq` is one past the newest chunk. The

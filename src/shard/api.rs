@@ -23,7 +23,7 @@ use crate::engine::{
 };
 use crate::memory::{Pressure, ReaderPage, ReaderSignals, Readings, RingPoolUsage};
 use crate::reactor::{AnyReactor, Reactor, Report, Waker};
-use crate::stream::{End, Kind, Policy, Progress, Totals};
+use crate::stream::{End, Kind, Progress, Totals};
 use crate::tool::{Job, Prepared, ToolSpec};
 use crate::trace::Code;
 
@@ -142,7 +142,8 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
         spec: SubscribeSpec,
         closure: impl FnMut(&Delivery<'_>) + 'static,
     ) -> Result<SubscriberId, SubscribeError> {
-        let spec = SubscribeSpec { place: SubscriberPlace::Local, demand: u32::MAX, ..spec };
+        let place = SubscriberPlace::Local;
+        let spec = SubscribeSpec { place, demand: u32::MAX, reads_disk: true, ..spec };
         let subscribed =
             self.attach(id, spec, |_| Call::Closure(Guarded::new(Box::new(closure))))?;
         self.pump();
@@ -158,7 +159,8 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
         id: ExecutionId,
         spec: SubscribeSpec,
     ) -> Result<Polled, SubscribeError> {
-        let spec = SubscribeSpec { place: SubscriberPlace::Local, demand: 0, ..spec };
+        let place = SubscriberPlace::Local;
+        let spec = SubscribeSpec { place, demand: 0, reads_disk: true, ..spec };
         let inbox = Inbox::default();
         let subscribed = self.attach(id, spec, |_| Call::Polled(Rc::clone(&inbox)))?;
         self.pump();
@@ -219,24 +221,17 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
         self.sinks[index] = Sink { subscriber: Some(subscriber), kinds, call };
     }
 
-    /// Lets a reader on another thread read from the disk, if its policy wants that.
-    fn open_refill(
-        &mut self,
-        subscribed: &Subscribed,
-        spec: &SubscribeSpec,
-    ) -> Option<Arc<Refill>> {
-        let is_kept = act::run_in(&mut self.runs, subscribed.execution).kept.is_some();
-        if !is_kept || spec.policy != Policy::Replay || spec.ack_window.is_some() {
-            return None;
-        }
+    /// Lets a reader on another thread read from the disk, if its execution is kept.
+    fn open_refill(&mut self, subscribed: &Subscribed) -> Option<Arc<Refill>> {
+        act::run_in(&mut self.runs, subscribed.execution).kept?;
         let refill = Arc::new(Refill::default());
         self.put_sink(subscribed, Call::Refill(Arc::clone(&refill)));
         Some(refill)
     }
 
     /// Attaches a subscriber for another thread. `ack_window`, `coalesce` and `replays` of `spec`
-    /// are ignored. Under [`Policy::Replay`] it is given from the disk what the ring no longer
-    /// holds, if the execution is kept. Under the other policies that is a gap.
+    /// are ignored. If the execution is kept, it is given from the disk what the ring no longer
+    /// holds, as a subscriber of this thread is.
     ///
     /// # Errors
     /// [`SubscribeError`]; [`SubscribeError::NotYet`] also while the execution waits for a ring.
@@ -258,13 +253,13 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
         reactor: Option<Waker>,
     ) -> Result<Subscriber, SubscribeError> {
         O::before_subscribe(self, id.slot.index);
-        let spec = SubscribeSpec { place: SubscriberPlace::Remote, ..spec };
+        let spec = SubscribeSpec { place: SubscriberPlace::Remote, reads_disk: true, ..spec };
         growth::grow_for_reader(self, id, &spec);
         let Reply::Subscribed(result) = self.ask(Event::Subscribe(id, spec)) else {
             unreachable!("the reply fits the request");
         };
         let subscribed = result?;
-        let refill = self.open_refill(&subscribed, &spec);
+        let refill = self.open_refill(&subscribed);
         let (signals, anchor, now) = (Arc::clone(&self.signals), self.anchor, self.now);
         let is_watched = self.watched.contains(&subscribed.execution.index);
         let run = act::run_in(&mut self.runs, subscribed.execution);

@@ -102,7 +102,7 @@ pub struct Subscriber<L: Link = ThreadLink> {
     /// One past the last chunk, once the execution has ended. Chunks that another process has
     /// published from there on are not part of the execution.
     end_seq: u64,
-    /// True if everything is owed (`block`) and the policy need not be evaluated.
+    /// True if everything is owed (`block`, level) and the policy need not be evaluated.
     is_plain: bool,
     window: Option<Window>,
     replay: Option<crate::engine::Replay>,
@@ -115,6 +115,8 @@ pub struct Subscriber<L: Link = ThreadLink> {
     error: String,
     /// True while it waits for the disk, because the ring no longer holds its next chunk.
     awaits_disk: bool,
+    /// True if the shard was told that it is level: see `engine/policy.rs`.
+    is_level: bool,
     /// True if another process was still writing after the maximum number of attempts. The reader
     /// looks again, but not at once.
     is_torn: bool,
@@ -164,7 +166,11 @@ impl<L: Link> Subscriber<L> {
         let reader = &link.shared().reader;
         let buffer_bytes = reader.geometry().length_max() as usize;
         // The engine may not have been told yet of everything that the ring holds.
-        let cursor = subscribed.cursor.coming_at(reader.head_seq());
+        let cursor = match subscribed.cursor.is_away() {
+            true => subscribed.cursor,
+            false => subscribed.cursor.coming_at(reader.head_seq()),
+        };
+        let is_level = !cursor.is_away();
         let tail = reader.tail_totals();
         let unknown = Totals { chunks: u64::MAX, bytes: u64::MAX };
         let gone = tail.map_or(unknown, |tail| tail.kinds.of(subscribed.terms.kinds));
@@ -188,7 +194,7 @@ impl<L: Link> Subscriber<L> {
             reports_seen: u64::MAX,
             ended: false,
             end_seq: u64::MAX,
-            is_plain: subscribed.terms.policy == Policy::Block && ack_window.is_none(),
+            is_plain: subscribed.terms.policy == Policy::Block && ack_window.is_none() && is_level,
             window: ack_window
                 .map(|count| Window::new(count, subscribed.replay, subscribed.cursor.next_seq)),
             replay: subscribed.replay,
@@ -198,6 +204,7 @@ impl<L: Link> Subscriber<L> {
             headers_only: false,
             error: String::new(),
             awaits_disk: false,
+            is_level,
             is_torn: false,
             link,
         };
@@ -312,6 +319,7 @@ impl<L: Link> Subscriber<L> {
         (self.cursor, self.terms) == (other.cursor, other.terms)
             && (self.is_plain, self.fresh) == (other.is_plain, other.fresh)
             && self.headers_only == other.headers_only
+            && !self.cursor.is_claimed() // Each has its own idea of what it has seen.
             && self.window.is_none()
             && other.window.is_none()
             && !self.ended
@@ -325,6 +333,9 @@ impl<L: Link> Subscriber<L> {
         self.cursor = lead.cursor;
         (self.granted_seq, self.fresh) = (lead.granted_seq, lead.fresh);
         self.awaits_disk = false; // The leader asks. Without it, this one asks by itself.
+        if self.is_level == self.cursor.is_away() {
+            self.tell_level();
+        }
     }
 
     /// Gives one delivery. It is separate from the loop for chunks, so that `take` is inlined
@@ -397,6 +408,9 @@ impl<L: Link> Subscriber<L> {
                 Next::Refilled(descriptor) => {
                     self.cursor.step(Some(descriptor.length));
                     self.fresh = false;
+                    if let Some(window) = &mut self.window {
+                        window.tell(descriptor.seq);
+                    }
                     return Ok(Some(Ready::Chunk(descriptor)));
                 }
                 Next::Again => {}
@@ -553,7 +567,8 @@ impl<L: Link> Subscriber<L> {
         if L::IS_FOREIGN && next_seq >= self.end_seq {
             return self.look_around();
         }
-        if next_seq >= self.granted_seq && self.terms.policy != Policy::Block {
+        let decides = self.terms.policy != Policy::Block || self.cursor.is_away();
+        if next_seq >= self.granted_seq && decides {
             return self.evaluate();
         }
         match self.link.shared().reader.poll(next_seq) {

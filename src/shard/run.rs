@@ -8,7 +8,7 @@ use super::delivery::code_of_detach;
 use super::events::Names;
 use super::outlet::{GuestRun, OutsideReader};
 use super::pages::Pages;
-use super::reader::refill::Refill;
+use super::reader::refill::{News, Refill};
 use crate::base::planted::{Planted, planted};
 use crate::base::{ExecutionId, Guarded, Handle, Instant, SubscriberId, guarded};
 use crate::engine::{Gate, Timeouts};
@@ -276,10 +276,10 @@ impl<X: GuestRun> Run<X> {
         !self.remotes.is_empty() || self.guest.has_hidden_readers()
     }
 
-    /// The readers on other threads that ask for chunks from the disk, each with the first one.
-    pub fn wishes(&self) -> impl Iterator<Item = (SubscriberId, u64)> {
-        let wish = |remote: &Remote<_>| Some((remote.subscriber, remote.refill()?.take_wish()?));
-        self.remotes.iter().filter_map(wish)
+    /// The readers on other threads that have said something about the disk.
+    pub fn readers_news(&self) -> impl Iterator<Item = (SubscriberId, News)> {
+        let news = |remote: &Remote<_>| Some((remote.subscriber, remote.refill()?.take_news()?));
+        self.remotes.iter().filter_map(news)
     }
 
     /// Returns a reader of the ring for another thread.
@@ -420,7 +420,7 @@ pub struct ShardSignals {
     pub thread: OnceLock<ThreadId>,
     /// Set when a reader has left.
     pub departed: Flag,
-    /// Set when a reader has asked for chunks from the disk.
+    /// Set when a reader has asked for chunks from the disk, or has come level.
     pub asked_disk: Flag,
 }
 

@@ -46,8 +46,10 @@ pub fn run_kept_seed(seed: u64, verbose: bool) -> Result<JournalSummary, String>
 const STEPS: u32 = 250;
 /// Number of executions after which no other one is opened.
 const EXECUTIONS_MAX: usize = 24;
-/// Number of subscribers at a time.
+/// Number of subscribers of the shard's own thread at a time.
 const FOLLOWERS_MAX: usize = 40;
+/// Number of subscribers on other threads at a time.
+const ELSEWHERE_MAX: usize = 20;
 const DIRECTORY: &str = "/kept";
 
 /// The events of a seed, each with its count.
@@ -518,16 +520,24 @@ impl Trial {
             0 => self.random.between(1, status.head_seq + 1 + ahead),
             _ => 1,
         };
-        match policy == Policy::Replay && from_seq == 1 && self.random.chance(1, 2) {
-            true => self.follow_elsewhere(id, number, kinds),
+        match self.random.chance(1, 3) {
+            true => self.follow_elsewhere(id, number, (policy, kinds, from_seq)),
             false => self.follow_from(id, number, (policy, kinds, from_seq)),
         }
     }
 
-    /// Adds a subscriber on another thread. There is none for an execution without a ring.
-    fn follow_elsewhere(&mut self, id: ExecutionId, number: u64, kinds: Kinds) {
-        let spec = SubscribeSpec { policy: Policy::Replay, kinds, ..Default::default() };
-        let follower = KeptFollower::new(number, kinds, 1, 0);
+    /// Adds a subscriber on another thread. There is none while an execution waits for a ring.
+    fn follow_elsewhere(
+        &mut self,
+        id: ExecutionId,
+        number: u64,
+        terms @ (policy, _, from_seq): (Policy, Kinds, u64),
+    ) {
+        if self.elsewhere.len() >= ELSEWHERE_MAX {
+            return;
+        }
+        let (spec, follower) = self.subscription(number, terms);
+        self.say(|| format!("{number} is followed elsewhere from {from_seq} under {policy}"));
         let subscribed = self.shard.subscribe_remote(id, spec);
         self.elsewhere.extend(subscribed.map(|subscriber| (subscriber, follower)));
     }
@@ -541,7 +551,8 @@ impl Trial {
                 let Some((delivery, _)) = subscriber.poll_at(now) else { break };
                 heard.counts.elsewhere += 1;
                 if let Err(text) = follower.hear(&delivery, &mut heard) {
-                    heard.failure.get_or_insert(format!("on another thread: {text}"));
+                    let policy = subscriber.terms().policy;
+                    heard.failure.get_or_insert(format!("elsewhere, under {policy}: {text}"));
                 }
             }
         }
@@ -552,24 +563,13 @@ impl Trial {
         &mut self,
         id: ExecutionId,
         number: u64,
-        (policy, kinds, from_seq): (Policy, Kinds, u64),
+        terms @ (policy, _, from_seq): (Policy, Kinds, u64),
     ) {
         if self.followers.len() >= FOLLOWERS_MAX {
             return;
         }
-        let limit_chunks = self.random.chance(1, 3).then(|| self.random.between(1, 14) as u32);
-        let from = From::Seq { seq: from_seq, seen: None };
-        let spec = SubscribeSpec { policy, kinds, limit_chunks, from, ..Default::default() };
+        let (spec, mut follower) = self.subscription(number, terms);
         let heard = Rc::clone(&self.heard);
-        let limit_chunks = match policy {
-            Policy::Drop => limit_chunks.unwrap_or(10).into(),
-            Policy::Buffer => limit_chunks.unwrap_or(100).into(),
-            Policy::Disconnect => limit_chunks.unwrap_or(1_000).into(),
-            Policy::Replay | Policy::Block => 0, // They never lag.
-            Policy::DropOldest | Policy::Conflate => u64::MAX, // They want only the newest.
-        };
-        let mut follower = KeptFollower::new(number, kinds, from_seq, limit_chunks);
-        follower.look_at_lag(&self.heard.borrow());
         self.say(|| format!("{number} is followed from {from_seq} under {policy}"));
         let subscribed = self.shard.subscribe(id, spec, move |delivery| {
             let mut heard = heard.borrow_mut();
@@ -580,7 +580,32 @@ impl Trial {
         self.followers.extend(subscribed);
     }
 
+    /// Draws the rest of a subscription, and makes its follower.
+    fn subscription(
+        &mut self,
+        number: u64,
+        (policy, kinds, from_seq): (Policy, Kinds, u64),
+    ) -> (SubscribeSpec, KeptFollower) {
+        let limit_chunks = self.random.chance(1, 3).then(|| self.random.between(1, 14) as u32);
+        let from = From::Seq { seq: from_seq, seen: None };
+        let spec = SubscribeSpec { policy, kinds, limit_chunks, from, ..Default::default() };
+        let limit_chunks = match policy {
+            Policy::Drop => limit_chunks.unwrap_or(10).into(),
+            Policy::Buffer => limit_chunks.unwrap_or(100).into(),
+            Policy::Disconnect => limit_chunks.unwrap_or(1_000).into(),
+            Policy::Replay | Policy::Block => 0, // They never lag.
+            Policy::DropOldest | Policy::Conflate => u64::MAX, // They want only the newest.
+        };
+        let mut follower = KeptFollower::new(number, kinds, from_seq, limit_chunks);
+        follower.look_at_lag(&self.heard.borrow());
+        (spec, follower)
+    }
+
     fn leave(&mut self) {
+        if !self.elsewhere.is_empty() && self.random.chance(1, 3) {
+            let at = self.random.below(self.elsewhere.len() as u64) as usize;
+            drop(self.elsewhere.swap_remove(at));
+        }
         if !self.followers.is_empty() {
             let at = self.random.below(self.followers.len() as u64) as usize;
             let _ = self.shard.unsubscribe(self.followers.swap_remove(at)); // It may have ended.

@@ -285,7 +285,8 @@ pub(in crate::server) fn subscribe_at_door<R: Reactor + 'static>(
     execution: ExecutionId,
     spec: SubscribeSpec,
 ) -> Result<Subscribed, SubscribeError> {
-    let spec = SubscribeSpec { place: SubscriberPlace::Remote, replays: false, ..spec };
+    let place = SubscriberPlace::Remote;
+    let spec = SubscribeSpec { place, replays: false, reads_disk: false, ..spec };
     let Reply::Subscribed(result) = shard.ask(Event::Subscribe(execution, spec)) else {
         unreachable!("the answer fits the question");
     };

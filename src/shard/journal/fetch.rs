@@ -33,7 +33,8 @@ use crate::reactor::Reactor;
 use crate::shard::act::{self, end_panicked};
 use crate::shard::delivery::{Chunk, Delivery};
 use crate::shard::outlet::{Giving, Outlet};
-use crate::shard::reader::refill::{LostStretch, Refilled};
+use crate::shard::produce;
+use crate::shard::reader::refill::{LostStretch, News, Refilled};
 use crate::shard::{Call, Item, Shard};
 use crate::stream::{GapReason, KindTotals, Totals};
 
@@ -267,15 +268,20 @@ pub(crate) fn begin<R: Reactor + 'static, O: Outlet<R>>(
     look(shard, name);
 }
 
-/// Answers readers on other threads that have asked for chunks from the disk.
+/// Answers readers on other threads that have asked for chunks from the disk. Tells the engine of
+/// those that have come level, and of those that are so no longer.
 #[cold]
 pub(crate) fn refill<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>) {
     let runs = shard.runs.iter().flatten();
-    let asked = runs.flat_map(|run| {
-        run.wishes().map(|(subscriber, seq)| (subscriber, run.handle, seq, run.ingested_seq))
-    });
-    let asked: Vec<(SubscriberId, Handle, u64, u64)> = asked.collect();
-    for (subscriber, execution, from_seq, head_seq) in asked {
+    let news = runs.flat_map(|run| run.readers_news().map(|(id, news)| (id, run.handle, news)));
+    let news: Vec<(SubscriberId, Handle, News)> = news.collect();
+    for (subscriber, execution, News { wish_seq, is_level }) in news {
+        if let Some(is_level) = is_level {
+            produce::sample_readers(shard, execution.index);
+            shard.tell(Event::ReaderLevel(subscriber, is_level));
+        }
+        let Some(from_seq) = wish_seq else { continue };
+        let head_seq = act::run_mut(shard, execution).ingested_seq;
         assert!(from_seq <= head_seq); // Nothing else is overwritten (S2).
         let until_seq = head_seq + 1;
         let chunks_max = limits::DELIVERY_CHUNKS_MAX;

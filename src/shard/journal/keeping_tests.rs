@@ -115,7 +115,7 @@ fn follow(shard: &mut Shard, id: ExecutionId, spec: SubscribeSpec) -> Rc<RefCell
     given
 }
 
-pub(super) fn turn_until(shard: &mut Shard, is_done: impl Fn(&mut Shard) -> bool) {
+pub(super) fn turn_until(shard: &mut Shard, mut is_done: impl FnMut(&mut Shard) -> bool) {
     while !is_done(shard) {
         if !shard.turn() {
             shard.park(None);

@@ -97,7 +97,7 @@ pub trait Link {
     fn refill(&self) -> Option<&Refill> {
         None
     }
-    /// Makes the shard read the question to [`Link::refill`].
+    /// Makes the shard read what is new in [`Link::refill`].
     fn ask(&self) {}
     /// Reports that the subscriber leaves.
     fn leave(&self, how: LeaveReason);
@@ -113,9 +113,7 @@ pub struct ThreadLink {
     pub(crate) reader_signals: Arc<ReaderSignals>,
     pub(crate) signals: Arc<ShardSignals>,
     pub(crate) exchange: Arc<Exchange>,
-    /// Present if the execution is kept on disk, under [`Policy::Replay`].
-    ///
-    /// [`Policy::Replay`]: crate::stream::Policy::Replay
+    /// Present if the execution is kept on disk.
     pub(crate) refill: Option<Arc<Refill>>,
 }
 

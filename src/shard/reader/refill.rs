@@ -6,6 +6,10 @@
 //!
 //! One question is open at a time, and an answer is one run at most. That bounds the memory.
 //!
+//! A `block` reader also says when it has come level (`engine/policy.rs`), and when it is so no
+//! longer. Between its word and the gate that follows from it, its next chunk may be overwritten.
+//! It is then back on disk.
+//!
 //! Tests: `shard/journal/refill_tests.rs`, and `sim/kept.rs`.
 
 use std::collections::VecDeque;
@@ -27,6 +31,17 @@ struct Desk {
     /// True until the answer is whole.
     is_asked: bool,
     items: VecDeque<Refilled>,
+    /// The news that the reader has come level, or is no longer, until the shard has read it.
+    is_level: Option<bool>,
+}
+
+/// The news on a desk, for the shard.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct News {
+    /// The chunk that is asked for.
+    pub wish_seq: Option<u64>,
+    /// True if the reader has come level, false if it is so no longer.
+    pub is_level: Option<bool>,
 }
 
 /// A part of an answer.
@@ -76,9 +91,21 @@ impl Refill {
         Taken::Asked
     }
 
-    /// Takes the question, if there is a new one.
-    pub fn take_wish(&self) -> Option<u64> {
-        self.desk().wish_seq.take()
+    /// Puts a part of the answer back, because the reader cannot be given it now.
+    pub fn put_back(&self, item: Refilled) {
+        self.desk().items.push_front(item);
+    }
+
+    /// Says that the reader has come level, or is so no longer. The shard has to be told.
+    pub fn tell_level(&self, is_level: bool) {
+        self.desk().is_level = Some(is_level);
+    }
+
+    /// Takes what is new for the shard.
+    pub fn take_news(&self) -> Option<News> {
+        let mut desk = self.desk();
+        let news = News { wish_seq: desk.wish_seq.take(), is_level: desk.is_level.take() };
+        (news != News::default()).then_some(news)
     }
 
     /// Adds a chunk to the answer.

@@ -7,7 +7,7 @@
 use super::log::RingLog;
 use super::refill::{LostStretch, Refilled, Taken};
 use super::{Flaw, Link, Next, Subscriber};
-use crate::engine::policy::{self, Owed};
+use crate::engine::policy::{self, Owed, fetches, is_near};
 use crate::memory::{FinalRecord, LeaveReason, Poll, TailTotals};
 use crate::shard::delivery::{detach_of_code, outcome_of_code};
 use crate::stream::{DetachReason, Gap, GapReason, Policy, Totals};
@@ -86,6 +86,9 @@ impl<L: Link> Subscriber<L> {
 
     /// Evaluates the policy with the present contents of the ring.
     pub(super) fn evaluate(&mut self) -> Next<L::Fault> {
+        if self.cursor.is_away() {
+            self.look_for_level();
+        }
         let reader = &self.link.shared().reader;
         let next_seq = self.cursor.next_seq;
         if matches!(reader.poll(next_seq), Poll::Pending) {
@@ -104,7 +107,7 @@ impl<L: Link> Subscriber<L> {
         let next = match owed {
             Owed::Nothing => return self.look_around(),
             Owed::Disconnect => None,
-            Owed::Fetch { .. } => unreachable!("no reader elsewhere has a disk to read from"),
+            Owed::Fetch { .. } => unreachable!("a ring is all that this log knows"),
             Owed::Give { until_seq } => Some(Ok(until_seq)),
             Owed::Skip { until_seq, reason } => {
                 Some(Err(self.cursor.skip(kinds, until_seq, reason, &log)))
@@ -151,7 +154,7 @@ impl<L: Link> Subscriber<L> {
         if let Some(reason) = detach_of_code(self.link.detached()) {
             return Next::Detached(reason);
         }
-        if self.link.refill().is_some() {
+        if self.link.refill().is_some() && fetches(&self.terms, &self.cursor) {
             return self.look_on_disk();
         }
         // The totals are consistent. A living writer does not take long to update them.
@@ -181,9 +184,82 @@ impl<L: Link> Subscriber<L> {
         self.skip_counted(tail.tail_seq, tail.kinds.of(self.terms.kinds))
     }
 
+    /// Finds out whether it has come level. The ring then knows what it has seen.
+    #[cold]
+    fn look_for_level(&mut self) {
+        let reader = &self.link.shared().reader;
+        let next_seq = self.cursor.next_seq;
+        let is_new = match reader.poll(next_seq) {
+            Poll::Pending => true, // Nothing is pending.
+            Poll::Ready(_) => false,
+            _ => return,
+        };
+        let mut cursor = self.cursor;
+        let mut start = self.start;
+        if cursor.is_claimed() {
+            let Some(seen) = self.totals_before_next() else { return };
+            start = start + cursor.settle(seen);
+        }
+        let head_seq = reader.head_seq().max(next_seq);
+        let log = RingLog { reader, head_seq, next_seq, seen: cursor.seen };
+        let is_level = is_new || is_near(&self.terms, &cursor, &log);
+        if reader.tail_seq() > next_seq {
+            return; // What this comes from is no longer there.
+        }
+        (self.cursor, self.start) = (cursor, start);
+        if is_level {
+            self.cursor = cursor.come_level();
+            self.granted_seq = 0;
+            self.tell_level();
+        }
+    }
+
+    /// Totals of the chunks of its kinds before its next one, as the ring counts them. `None` if
+    /// the ring has moved on meanwhile.
+    fn totals_before_next(&self) -> Option<Totals> {
+        let reader = &self.link.shared().reader;
+        let (kinds, next_seq) = (self.terms.kinds, self.cursor.next_seq);
+        if kinds.is_all()
+            && let Poll::Ready(descriptor) = reader.poll(next_seq)
+        {
+            return Some(Totals { chunks: next_seq - 1, bytes: descriptor.bytes_before() });
+        }
+        let tail = reader.tail_totals().filter(|tail| tail.tail_seq <= next_seq)?;
+        let mut seen = tail.kinds.of(kinds);
+        for seq in tail.tail_seq..next_seq {
+            let Poll::Ready(descriptor) = reader.poll(seq) else { return None };
+            if self.is_wanted(&descriptor) {
+                seen.count(descriptor.length);
+            }
+        }
+        Some(seen)
+    }
+
+    /// Tells the shard whether it is level, if that has changed. Under `block` it gates the
+    /// producer while it is.
+    #[cold]
+    pub(super) fn tell_level(&mut self) {
+        if self.is_level != self.cursor.is_away() {
+            return;
+        }
+        let blocks = self.terms.policy == Policy::Block;
+        self.is_level = !self.cursor.is_away();
+        self.is_plain = blocks && self.window.is_none() && self.is_level;
+        if let Some(refill) = self.link.refill().filter(|_| blocks) {
+            self.shown_seq = self.cursor.next_seq; // Everything before it was processed.
+            self.link.shared().page.set_cursor(self.shown_seq);
+            refill.tell_level(self.is_level);
+            self.link.ask();
+        }
+    }
+
     /// Returns the next item from the disk, because the ring no longer holds the next chunk.
     fn look_on_disk(&mut self) -> Next<L::Fault> {
         let next_seq = self.cursor.next_seq;
+        if !self.cursor.is_claimed() {
+            self.cursor = self.cursor.going_away(true); // Damage can make what it counts wrong.
+            self.tell_level();
+        }
         let taken = self.link.refill().expect("the caller looked").take(next_seq);
         self.awaits_disk = !matches!(taken, Taken::Item(_));
         self.granted_seq = 0;
@@ -195,6 +271,13 @@ impl<L: Link> Subscriber<L> {
             Taken::Later => Next::Nothing,
             Taken::Item(Refilled::Chunk(descriptor, bytes)) if descriptor.seq >= next_seq => {
                 self.cursor = self.cursor.moved_to(descriptor.seq, self.cursor.seen);
+                if let Some(window) = &mut self.window
+                    && !window.admits((&descriptor).into(), self.link.acked_seq(), |_| None)
+                {
+                    let refill = self.link.refill().expect("it has just given that");
+                    refill.put_back(Refilled::Chunk(descriptor, bytes));
+                    return Next::Nothing;
+                }
                 if !self.headers_only {
                     self.keep_bytes(&bytes);
                 }
