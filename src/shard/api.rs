@@ -252,6 +252,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
         spec: SubscribeSpec,
         reactor: Option<Waker>,
     ) -> Result<Subscriber, SubscribeError> {
+        let id = self.place_of(id);
         O::before_subscribe(self, id.slot.index);
         let spec = SubscribeSpec { place: SubscriberPlace::Remote, reads_disk: true, ..spec };
         growth::grow_for_reader(self, id, &spec);
@@ -260,10 +261,11 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
         };
         let subscribed = result?;
         let refill = self.open_refill(&subscribed);
-        let (signals, anchor, now) = (Arc::clone(&self.signals), self.anchor, self.now);
+        let (signals, now) = (Arc::clone(&self.signals), self.now);
         let is_watched = self.watched.contains(&subscribed.execution.index);
         let run = act::run_in(&mut self.runs, subscribed.execution);
-        let Some(reader) = run.reader() else {
+        let reader = run.reader().or_else(|| journal::forgotten_ring(run, &self.engine));
+        let Some(reader) = reader else {
             // The execution waits for a ring, and the subscriber has nothing to read from yet.
             act::take_sink(self, subscribed.subscriber);
             self.tell(Event::ReaderGone(subscribed.subscriber));
@@ -277,6 +279,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
         let seat = ThreadSeat { page: view, reader_signals: theirs, reactor, refill: way };
         let seat = Seat::Thread(seat);
         run.remotes.push(Remote { subscriber, seat });
+        let (id, anchor) = (run.id, run.anchor.unwrap_or(self.anchor));
         let pages = pages_of(run, &self.engine, is_watched);
         let shared = super::reader::link::LinkParts {
             id,

@@ -8,6 +8,7 @@ use std::{fmt, io};
 
 use serde_json::Value;
 
+use super::journal::Recall;
 use super::outlet::Outlet;
 use super::run::ShardSignals;
 use super::{
@@ -326,6 +327,15 @@ impl<O: Outlet<AnyReactor>> ShardHandle<O> {
         spec: SubscribeSpec,
     ) -> Result<Subscriber, HandleError<SubscribeError>> {
         refused(self.call(move |shard| shard.subscribe_remote(id, spec)))
+    }
+
+    /// Brings back an execution that only the journal remembers, as [`Shard::recall`] does. Then it
+    /// can be followed with [`ShardHandle::subscribe`].
+    ///
+    /// # Errors
+    /// [`HandleError`].
+    pub fn recall(&self, id: ExecutionId) -> Result<Recall, HandleError<NotFound>> {
+        refused(self.call(move |shard| shard.recall(id)))
     }
 
     /// Stops an execution. Its subscribers are given the end once it has stopped.

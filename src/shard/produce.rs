@@ -74,8 +74,9 @@ impl<X: GuestRun> Run<X> {
 
     /// Returns the cursor of one of its readers elsewhere.
     pub(crate) fn sample_reader(&mut self, at: usize) -> Result<u64, WildCursor> {
-        let Run { remotes, ring, guest, .. } = self;
-        remotes[at].sample(|seq| guest.has_been(seq) || ring.has_been(seq))
+        let Run { remotes, ring, guest, ingested_seq, .. } = self;
+        let was_told = |seq| seq <= *ingested_seq; // Also without a ring.
+        remotes[at].sample(|seq| was_told(seq) || guest.has_been(seq) || ring.has_been(seq))
     }
 
     /// Collects the facts of chunks that the engine was not told of yet.
@@ -593,7 +594,8 @@ pub(super) fn dismiss_departed<R: Reactor + 'static, O: Outlet<R>>(shard: &mut S
                 // It is not sampled again, so this is its final cursor.
                 ingest(shard, index);
                 let run = shard.runs[index as usize].as_ref();
-                let has_been = |seq| run.is_none_or(|run| run.ring.has_been(seq));
+                let has_been =
+                    |seq| run.is_none_or(|run| seq <= run.ingested_seq || run.ring.has_been(seq));
                 let cursor = remote
                     .sample(has_been)
                     .expect("a reader of this process has a possible cursor");

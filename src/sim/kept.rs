@@ -619,6 +619,7 @@ impl Trial {
         if let Some(text) = &heard.failure {
             panic!("seed {}: {text}", self.seed);
         }
+        assert_eq!(shard.counters().door_readers_evicted, 0, "seed {}", self.seed);
         for model in models.iter_mut() {
             if let Some(seq) = shard.durable_seq(model.id) {
                 let before = model.durable_seq.unwrap_or(0);

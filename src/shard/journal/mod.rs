@@ -31,4 +31,4 @@ pub(crate) use keeping::{
 };
 pub use open::{OpenJournalError, open_journal};
 pub use recall::Recall;
-pub(crate) use recall::recall;
+pub(crate) use recall::{forgotten_ring, recall};

@@ -12,14 +12,15 @@ use std::io;
 use super::details::{EndedDetails, OpenedDetails};
 use super::keeping::Keeping;
 use crate::base::{ExecutionId, PageBuffer};
-use crate::engine::{Event, NotFound, OpenSpec, Reply, Verdict};
+use crate::engine::{Engine, Event, NotFound, OpenSpec, Reply, Verdict};
 use crate::journal::block::Run as KeptRun;
 use crate::journal::format::{Lsn, RunKind};
 use crate::journal::records;
 use crate::journal::{KeptId, Record};
 use crate::limits;
+use crate::memory::{Geometry, Lease, RingReader, RingWriter, Start};
 use crate::reactor::Reactor;
-use crate::shard::outlet::Outlet;
+use crate::shard::outlet::{GuestRun, Outlet};
 use crate::shard::run::{Producer, Run};
 use crate::shard::{ExecuteOptions, Shard, execute};
 use crate::stream::{Kind, KindTotals, Kinds, Totals};
@@ -32,6 +33,19 @@ pub enum Recall {
     Here,
     /// The execution is being read from the disk. Ask again after the next turn.
     Soon,
+}
+
+/// Returns a ring that has forgotten the chunks of an ended execution which has no ring any more. A
+/// reader on another thread then looks for all of them on the disk.
+pub(crate) fn forgotten_ring<X: GuestRun>(run: &Run<X>, engine: &Engine) -> Option<RingReader> {
+    let verdict = engine.verdict(run.handle).filter(|_| run.has_verdict)?;
+    run.kept?;
+    let lease = Lease::heap(Geometry::of_class(limits::RING_CLASS_BYTES[0]));
+    let Verdict { head_seq, totals: kinds, .. } = verdict;
+    let total_bytes = kinds.of(Kinds::ALL).bytes;
+    let start = Start { seq: head_seq + 1, total_bytes, kinds };
+    let anchor = run.anchor.unwrap_or_default();
+    Some(RingWriter::starting(lease, anchor, &start).reader())
 }
 
 /// The executions that were brought back, and those that are on their way.
@@ -199,6 +213,7 @@ fn bring_back<R: Reactor + 'static, O: Outlet<R>>(
         error,
         kept: Some(kept),
         is_end_recorded: true,
+        has_verdict: true,
         anchor: Some(opened.anchor),
         ..Run::new(id, Producer::Gone, guest)
     };

@@ -3,6 +3,7 @@
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use super::Recall;
 use super::keeping_tests::{Folder, chunk, open, publish, turn_until};
 use crate::base::{ExecutionId, Random};
 use crate::engine::{From, SubscribeSpec};
@@ -416,4 +417,37 @@ fn a_client_elsewhere_acknowledges_what_the_disk_gives() {
             shard.acknowledge(subscriber, told.next_seq - 1).unwrap();
         }
     }
+}
+
+#[test]
+fn a_reader_on_another_thread_is_given_what_an_earlier_process_has_kept() {
+    let folder = Folder::new("earlier");
+    let mut shard = folder.shard(Choice::Auto);
+    let id = open(&mut shard, Durability::Synced);
+    publish(&mut shard, id, 1..=700);
+    shard.finish(id, Ok(())).unwrap();
+    turn_until(&mut shard, |shard| shard.durable_seq(id) == Some(700));
+    let end = shard.subscribe_remote(id, with(Policy::Replay, Kinds::ALL)).unwrap();
+    let reader = thread::spawn(move || read(end, Kinds::ALL, 1));
+    turn_until(&mut shard, |_| reader.is_finished()); // The end is on disk.
+    drop(shard);
+    let mut shard = folder.shard(Choice::Auto);
+    turn_until(&mut shard, |shard| shard.recall(id) == Ok(Recall::Here));
+    assert_eq!(shard.inspect(id).unwrap().ring, None);
+    for policy in Policy::ALL {
+        for kinds in [Kinds::ALL, Kinds::NONE.with(Kind::ALL[2])] {
+            let subscriber = shard.subscribe_remote(id, with(policy, kinds)).unwrap();
+            assert_eq!(subscriber.execution(), id);
+            let reader = thread::spawn(move || read(subscriber, kinds, 1));
+            while !reader.is_finished() {
+                shard.turn();
+                thread::yield_now();
+            }
+            let told = reader.join().unwrap();
+            told.check(policy, 700);
+            let newest_only = matches!(policy, Policy::DropOldest | Policy::Conflate);
+            assert_eq!(told.missed == Totals::ZERO, !newest_only, "{policy}");
+        }
+    }
+    shard.audit();
 }
