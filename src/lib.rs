@@ -207,7 +207,7 @@ pub mod options {
     #[doc(inline)]
     pub use crate::shard::{JournalConfig, MemoryWatch};
     #[doc(inline)]
-    pub use crate::stream::{Durability, LagLimit, Terms};
+    pub use crate::stream::{Deliver, Durability, LagLimit, OnFull, Terms};
 }
 
 /// The times and counts that a shard reports about itself.

@@ -84,6 +84,8 @@ pub enum Planted {
     UnsyncedServed = 37,
     /// An end is told before the disk keeps it.
     EndToldTooEarly = 38,
+    /// A chunk that is given when it is durable is given when it was appended.
+    ShownBeforeDurable = 39,
 }
 
 /// True if this bug is the chosen one.
@@ -129,8 +131,9 @@ mod chosen {
 impl Planted {
     /// True if the campaign of the shard with a journal has to find it.
     pub fn is_of_kept(self) -> bool {
-        use Planted::{EndToldTooEarly, FetchRepeats, FetchSkips, LevelAtTail};
-        matches!(self, EndToldTooEarly | FetchRepeats | FetchSkips | LevelAtTail)
+        use Planted::{EndToldTooEarly, FetchRepeats, FetchSkips, LevelAtTail, ShownBeforeDurable};
+        let of_reads = matches!(self, FetchRepeats | FetchSkips | LevelAtTail);
+        of_reads || matches!(self, EndToldTooEarly | ShownBeforeDurable)
     }
 
     /// True if the campaign of the journal has to find it.
@@ -139,7 +142,7 @@ impl Planted {
     }
 
     /// Every bug.
-    pub const ALL: [Planted; 38] = [
+    pub const ALL: [Planted; 39] = [
         Planted::ClaimAfterWrite,
         Planted::DataWrapBeforeSlotWrap,
         Planted::TailOffByOne,
@@ -178,5 +181,6 @@ impl Planted {
         Planted::LevelAtTail,
         Planted::EndToldTooEarly,
         Planted::UnsyncedServed,
+        Planted::ShownBeforeDurable,
     ];
 }

@@ -153,6 +153,7 @@ impl From<SubscribeError> for ApiError {
                     .limit(subscribers_max.into())
                     .retry_after(limits::BUSY_RETRY_AFTER)
             }
+            SubscribeError::NotElsewhere => invalid_field("execution", text),
             SubscribeError::ShuttingDown => ApiError::shutting_down(),
         }
     }

@@ -200,6 +200,9 @@ pub enum SubscribeError {
         /// The maximum number of subscribers.
         subscribers_max: u32,
     },
+    /// The chunks of the execution are given when they are durable, and a reader elsewhere would
+    /// see them before. Subscribe on the thread of the shard.
+    NotElsewhere,
     /// The shard is shutting down. Give up.
     ShuttingDown,
 }
@@ -269,6 +272,10 @@ impl fmt::Display for SubscribeError {
             SubscribeError::TooMany { subscribers_max } => {
                 write!(out, "all {subscribers_max} places for subscribers are taken")
             }
+            SubscribeError::NotElsewhere => out.write_str(
+                "its chunks are given when they are durable, and only to subscribers on the thread \
+                 of its shard",
+            ),
             SubscribeError::ShuttingDown => out.write_str("shutting down"),
         }
     }

@@ -69,6 +69,11 @@ pub enum Event<'a> {
     /// readers on other threads. If no reader holds the producer back, the engine sets the same
     /// gate again. If that does not help, it fails the execution at the block deadline.
     Gated(Handle),
+    /// The producer cannot write within its gate, because the shard reports chunks only when the
+    /// disk has them. No reader is to blame, and the producer does not count as silent.
+    HeldByDisk(Handle),
+    /// The disk has moved, and the producer may look again.
+    DiskMoved(Handle),
     /// The producer will have to wait soon. The shard has just reported the cursors of the readers
     /// on other threads.
     RoomWanted(Handle),

@@ -249,3 +249,23 @@ fn a_ring_of_an_execution_that_ends_and_is_forgotten_at_once_is_for_who_waits() 
     world.pass(crate::limits::BLOCK_DEADLINE * 2);
     assert!(world.take().contains(&Action::StartProducer(next.slot)));
 }
+
+#[test]
+fn a_producer_that_waits_for_the_disk_is_not_silent_and_no_reader_is_blamed() {
+    let mut world = TestEngine::new(4, 4);
+    let second = Duration::from_secs(1);
+    let timeouts = Timeouts { inactivity: Some(second), ..Timeouts::NONE };
+    let spec = OpenSpec { timeouts, on_stall: OnStall::Fail, ..OpenSpec::new(RING) };
+    let id = world.open(spec).unwrap();
+    world.subscribe(id, SubscribeSpec { demand: 0, ..with(Policy::Block) }).unwrap();
+    world.publish(id, 1);
+    world.take();
+    world.handle(Event::HeldByDisk(id.slot));
+    world.pass(crate::limits::BLOCK_DEADLINE * 2);
+    assert_eq!(world.take(), []);
+    world.handle(Event::DiskMoved(id.slot));
+    world.pass(second / 2);
+    assert_eq!(world.take(), []);
+    world.pass(second);
+    assert!(world.take().contains(&Action::StopProducer(id.slot)));
+}

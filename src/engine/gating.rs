@@ -30,6 +30,8 @@ pub(super) struct Gating {
     gated_at: Option<Instant>,
     /// The newest chunk when the gate was set again for a producer that no reader held back.
     repeated_at: Option<u64>,
+    /// True while the producer waits for the disk.
+    waits_for_disk: bool,
     /// True if the shard was asked to report the cursors of readers on other threads.
     is_watching: bool,
 }
@@ -42,6 +44,7 @@ impl Default for Gating {
             reserve: Reserve::default(),
             gated_at: None,
             repeated_at: None,
+            waits_for_disk: false,
             is_watching: false,
         }
     }
@@ -89,10 +92,13 @@ impl Execution {
         slowest_seq.is_none_or(|next_seq| next_seq > self.log.head_seq())
     }
 
-    /// True if a reader or the hold may keep the producer waiting. Otherwise one more chunk of any
-    /// length fits (V2 of the reserve).
+    /// True if a reader, the hold or the disk may keep the producer waiting. Otherwise one more
+    /// chunk of any length fits (V2 of the reserve).
     pub fn is_held_back(&self) -> bool {
-        self.holds() || !self.drained() || self.audience.has_unacknowledged(&self.log)
+        self.gating.waits_for_disk
+            || self.holds()
+            || !self.drained()
+            || self.audience.has_unacknowledged(&self.log)
     }
 
     /// Computes the gate from the gating subscribers. Moves `reserve` to their slowest cursor.
@@ -127,6 +133,27 @@ impl Execution {
             self.repeat_gate(effects);
             return;
         }
+        self.pause(effects);
+        self.wait_for_readers(effects);
+    }
+
+    /// Handles a producer that waits for the disk. No reader gets a deadline.
+    pub fn wait_for_disk(&mut self, effects: &mut Effects) {
+        if !self.closed() && !matches!(self.producer, Producer::Leaving(_)) {
+            self.pause(effects);
+            self.gating.waits_for_disk = true;
+        }
+    }
+
+    /// Lets a producer look again that may have waited for the disk.
+    pub fn end_wait_for_disk(&mut self, effects: &mut Effects) {
+        if std::mem::take(&mut self.gating.waits_for_disk) {
+            self.stop_waiting(effects);
+        }
+    }
+
+    /// Notes that the producer waits.
+    fn pause(&mut self, effects: &mut Effects) {
         // A stall deadline that was armed without a gating reader does not count against one.
         let vain = self.gating.repeated_at.take().and_then(|_| self.timers.stall.take());
         effects.disarm(vain);
@@ -138,7 +165,6 @@ impl Execution {
         if !planted(Planted::InactivityWhileGated) {
             effects.disarm(self.timers.silence.take()); // The timeout is paused.
         }
-        self.wait_for_readers(effects);
     }
 
     /// Handles a producer that waits although no reader holds it back: sets its gate again. The
@@ -198,6 +224,7 @@ impl Execution {
     /// Notes that the readers have read what the producer waited for, or that it may look again.
     fn stop_waiting(&mut self, effects: &mut Effects) {
         let was_gated = self.ungate(effects.now);
+        self.gating.waits_for_disk = false;
         assert!(!self.gated());
         // A reader has moved: the deadline starts anew.
         if !planted(Planted::BlockDeadlineLeftArmed) {
@@ -225,7 +252,7 @@ impl Execution {
     /// Notes that the producer is gone, and waits for nothing.
     pub fn stop_gating(&mut self) {
         assert!(matches!(self.producer, Producer::Leaving(_) | Producer::Gone));
-        self.gating.gated_at = None;
+        (self.gating.gated_at, self.gating.waits_for_disk) = (None, false);
     }
 
     fn set_gate(&self, effects: &mut Effects) {

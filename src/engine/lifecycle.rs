@@ -198,6 +198,20 @@ impl Engine {
         }
     }
 
+    /// Handles a producer that waits for the disk.
+    pub(super) fn held_by_disk(&mut self, execution: Handle) {
+        if let Some(e) = self.registry.executions.get_mut(execution) {
+            e.wait_for_disk(&mut self.effects);
+        }
+    }
+
+    /// Handles a disk that has moved.
+    pub(super) fn disk_moved(&mut self, execution: Handle) {
+        if let Some(e) = self.registry.executions.get_mut(execution) {
+            e.end_wait_for_disk(&mut self.effects);
+        }
+    }
+
     /// Computes the gate of an execution again, if it still exists.
     pub(super) fn update_gate(&mut self, execution: Handle) {
         if let Some(e) = self.registry.executions.get_mut(execution) {

@@ -202,6 +202,8 @@ impl Engine {
                 self.registry.living_mut(execution).log.found(before, newest);
             }
             Event::Gated(execution) => self.gated(execution),
+            Event::HeldByDisk(execution) => self.held_by_disk(execution),
+            Event::DiskMoved(execution) => self.disk_moved(execution),
             Event::RoomWanted(execution) => self.update_gate(execution),
             Event::HeldFrom(execution, seq) => {
                 self.registry.living_mut(execution).log.give_up_before(seq);

@@ -203,9 +203,7 @@ impl Journal {
         payload: &[u8],
         moment: Moment,
     ) -> Append {
-        if self.put_missing(name, moment) && self.put_chunk(name, entry, payload, moment) {
-            self.counters.chunks += 1;
-            self.counters.bytes += u64::from(entry.length);
+        if self.try_append(name, entry, payload, moment) {
             return Append::Kept;
         }
         self.counters.missed_chunks += 1;
@@ -214,6 +212,24 @@ impl Journal {
         living.missing.get_or_insert(Missing { before, count: 0 }).count += 1;
         living.position.pass(entry);
         Append::Missed
+    }
+
+    /// Like [`Journal::append`], but without room nothing happens, and the result is false.
+    #[inline]
+    pub fn try_append(
+        &mut self,
+        name: KeptId,
+        entry: &ChunkEntry,
+        payload: &[u8],
+        moment: Moment,
+    ) -> bool {
+        let has_room =
+            self.put_missing(name, moment) && self.put_chunk(name, entry, payload, moment);
+        if has_room {
+            self.counters.chunks += 1;
+            self.counters.bytes += u64::from(entry.length);
+        }
+        has_room
     }
 
     /// Records the chunks of an execution that are missing, if there is room for that now. An
@@ -253,6 +269,11 @@ impl Journal {
     /// Notes that somebody waits until everything so far is on the disk.
     pub fn await_sync(&mut self) {
         self.commit.await_sync();
+    }
+
+    /// Notes that somebody waits until the kernel has everything so far.
+    pub fn await_write(&mut self) {
+        self.commit.hurry();
     }
 
     /// Ends a turn of the shard: closes the block if it is due, and looks after the segments.

@@ -18,7 +18,7 @@ use crate::engine::{Action, Event, Gate, ProducerEnd, RingFacts, RingFit, Verdic
 use crate::memory::{ControlPage, Descriptor, Exchange, Geometry, Lease, ReadError, RingWriter};
 use crate::reactor::Reactor;
 use crate::stream::{DetachReason, End};
-use crate::tool::Host;
+use crate::tool::{Host, ToolError};
 use crate::trace::{Code, Duty};
 
 /// Carries out all pending actions of the engine.
@@ -435,7 +435,7 @@ pub(super) fn producer_stopped<R: Reactor + 'static, O: Outlet<R>>(
     shard: &mut Shard<R, O>,
     execution: Handle,
 ) {
-    shard.tell(Event::ProducerEnded(execution, ProducerEnd::Stopped));
+    produce::producer_ended(shard, execution, Err(ToolError::Stopped));
     if planted(Planted::EndTwiceInCancelRace) {
         shard.tell(Event::ProducerEnded(execution, ProducerEnd::Done));
     }

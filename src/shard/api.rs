@@ -235,6 +235,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
     ///
     /// # Errors
     /// [`SubscribeError`]; [`SubscribeError::NotYet`] also while the execution waits for a ring.
+    /// [`SubscribeError::NotElsewhere`] under [`Deliver::WhenDurable`](crate::stream::Deliver).
     pub fn subscribe_remote(
         &mut self,
         id: ExecutionId,
@@ -253,6 +254,10 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
         reactor: Option<Waker>,
     ) -> Result<Subscriber, SubscribeError> {
         let id = self.place_of(id);
+        let run = self.runs.get(id.slot.index as usize).and_then(Option::as_ref);
+        if run.is_some_and(|run| run.id == id && journal::shows_only_durable(run)) {
+            return Err(SubscribeError::NotElsewhere); // It would look into the ring by itself.
+        }
         O::before_subscribe(self, id.slot.index);
         let spec = SubscribeSpec { place: SubscriberPlace::Remote, reads_disk: true, ..spec };
         growth::grow_for_reader(self, id, &spec);

@@ -5,6 +5,7 @@ use std::fmt;
 use super::Shard;
 use super::act;
 use super::events::Names;
+use super::journal::Late;
 use super::memory::Shortage;
 use super::outlet::Outlet;
 use super::run::{Producer, Run};
@@ -12,7 +13,7 @@ use crate::base::{ExecutionId, Handle, Principal};
 use crate::engine::{Event, Hold, OpenError, OpenSpec, ProgressSource, Reply, Timeouts};
 use crate::journal::Refused;
 use crate::reactor::Reactor;
-use crate::stream::Durability;
+use crate::stream::{Deliver, Durability, OnFull};
 use crate::tool::{Prepared, StartError, Work};
 
 /// The options of an execution. Their defaults are those of `limits.rs`.
@@ -36,6 +37,7 @@ pub struct ExecuteOptions {
     /// Time for which the execution can be read after its end; the shard's own if `None`.
     pub retention: Option<std::time::Duration>,
     /// Time for which a `block` subscriber may hold the producer back; the shard's own if `None`.
+    /// Under [`OnFull::Wait`] the journal may have no room for as long.
     pub block_deadline: Option<std::time::Duration>,
     /// The consequence when `block_deadline` passes.
     pub on_stall: crate::engine::OnStall,
@@ -51,6 +53,12 @@ pub struct ExecuteOptions {
     /// The promise for the chunks of the execution; the one of the shard's journal if `None`.
     /// Without a journal nothing is kept.
     pub durability: Option<Durability>,
+    /// The time at which subscribers are given its chunks. [`Deliver::WhenDurable`] needs a
+    /// durability other than `none`.
+    pub deliver: Deliver,
+    /// The consequence if the journal has no room for a chunk. [`OnFull::Wait`] needs a durability
+    /// other than `none`.
+    pub on_full: OnFull,
     /// The owner of the execution. Over the network nobody else finds it.
     pub owner: Principal,
 }
@@ -79,6 +87,11 @@ pub enum ExecuteError {
         /// The promise that was asked for.
         durability: Durability,
     },
+    /// Fix the call: nothing of the execution is kept, and this option waits for the disk.
+    NothingKept {
+        /// The name of the option.
+        option: &'static str,
+    },
     /// Wait, or ask for `none`: the journal keeps no more executions now.
     NotKept(Refused),
 }
@@ -95,6 +108,7 @@ pub(super) fn open<R: Reactor + 'static, O: Outlet<R>>(
     let is_fixed = matches!(*work, Work::Thread(_)) || shard.guests.has_fixed_rings();
     let grows = options.grows && !is_fixed;
     let durability = durability_of(shard, &options)?;
+    let is_late = is_told_late(&options, durability)?;
     let ring = shard.expected_ring(need.ring_bytes, need.chunk_bytes)?;
     let mut spec = OpenSpec::new(ring);
     spec.start = options.start;
@@ -128,7 +142,8 @@ pub(super) fn open<R: Reactor + 'static, O: Outlet<R>>(
         ..Run::new(id, Producer::Waiting(work), guest)
     };
     shard.runs[id.slot.index as usize] = Some(run);
-    let kept = keep(shard, id, durability);
+    let late = is_late.then(|| Box::new(Late::new(options.deliver, spec.block_deadline)));
+    let kept = keep(shard, id, durability, late);
     shard.pump();
     kept.map(|()| id)
 }
@@ -145,11 +160,25 @@ fn durability_of<R: Reactor + 'static, O: Outlet<R>>(
     }
 }
 
+/// True if the engine is told of chunks only when the journal has them.
+fn is_told_late(options: &ExecuteOptions, durability: Durability) -> Result<bool, ExecuteError> {
+    let option = match (options.deliver, options.on_full) {
+        (Deliver::AtOnce, OnFull::Gap) => return Ok(false),
+        (Deliver::WhenDurable, _) => "deliver: when_durable",
+        (Deliver::AtOnce, OnFull::Wait) => "on_full: wait",
+    };
+    match durability {
+        Durability::None => Err(ExecuteError::NothingKept { option }),
+        Durability::Written | Durability::Synced => Ok(true),
+    }
+}
+
 /// Begins to keep an execution. If the journal refuses that, the execution ends at once.
 fn keep<R: Reactor + 'static, O: Outlet<R>>(
     shard: &mut Shard<R, O>,
     id: ExecutionId,
     durability: Durability,
+    late: Option<Box<Late>>,
 ) -> Result<(), ExecuteError> {
     if durability == Durability::None {
         return Ok(());
@@ -159,7 +188,7 @@ fn keep<R: Reactor + 'static, O: Outlet<R>>(
     let tool = run.tool.as_ref().map(|tool| tool.name.as_str());
     match keeping.begin(id, durability, tool, shard.now) {
         Ok(kept) => {
-            run.kept = Some(kept);
+            (run.kept, run.late) = (Some(kept), late);
             Ok(())
         }
         Err(refused) => {
@@ -202,6 +231,11 @@ impl fmt::Display for ExecuteError {
             ExecuteError::NoJournal { durability } => {
                 write!(out, "durability {durability} needs a journal, and this shard has none")
             }
+            ExecuteError::NothingKept { option } => write!(
+                out,
+                "`{option}` needs a journal and the durability written or synced, and nothing of \
+                 this execution is kept"
+            ),
             ExecuteError::NotKept(refused) => refused.fmt(out),
         }
     }

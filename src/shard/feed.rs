@@ -9,12 +9,12 @@ use super::outlet::Outlet;
 use super::run::{Producer, Ring, Run};
 use super::{Shard, act, give, growth, produce};
 use crate::base::{ExecutionId, Instant};
-use crate::engine::{ChunkFacts, Event, Gate, NotFound, ProducerEnd};
+use crate::engine::{ChunkFacts, Gate, NotFound};
 use crate::limits;
 use crate::memory::{CHUNK_MORE, ChunkHeader, Descriptor, RingWriter, WriteError};
 use crate::reactor::Reactor;
 use crate::stream::Kind;
-use crate::tool::{Report, ToolUpdate, Work};
+use crate::tool::{Report, ToolError, ToolUpdate, Work};
 
 /// The reason why a chunk was not published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +22,9 @@ pub enum PublishError {
     /// Give up: the execution does not exist, has ended, or is not fed by hand.
     NotFound,
     /// Wait: a `block` subscriber has to read first, or the first subscriber has to come
-    /// ([`Hold`](crate::engine::Hold)), or the execution has not begun yet.
+    /// ([`Hold`](crate::engine::Hold)), or the execution has not begun yet. Under
+    /// [`OnFull::Wait`](crate::stream::OnFull) and
+    /// [`Deliver::WhenDurable`](crate::stream::Deliver) the disk may have to move first.
     Blocked,
     /// Split it: it is longer than a chunk of this ring may be.
     TooLarge {
@@ -267,16 +269,10 @@ pub(super) fn finish<R: Reactor + 'static, O: Outlet<R>>(
     id: ExecutionId,
     result: Result<(), &str>,
 ) -> Result<(), NotFound> {
-    let run = shard.runs.get_mut(id.slot.index as usize).and_then(Option::as_mut);
-    let run = run.filter(|run| run.id == id && matches!(run.producer, Producer::Feed));
-    let run = run.ok_or(NotFound)?;
-    run.producer = Producer::Gone;
+    let run = shard.runs.get(id.slot.index as usize).and_then(Option::as_ref);
+    run.filter(|run| run.id == id && matches!(run.producer, Producer::Feed)).ok_or(NotFound)?;
     shard.look_at_clock();
-    let end = match result {
-        Ok(()) => ProducerEnd::Done,
-        Err(text) => ProducerEnd::Failed(text),
-    };
-    shard.tell(Event::ProducerEnded(id.slot, end));
+    produce::producer_ended(shard, id.slot, result.map_err(ToolError::new));
     act::pump(shard);
     Ok(())
 }
@@ -363,8 +359,8 @@ impl fmt::Display for PublishError {
         match self {
             PublishError::NotFound => out.write_str("no execution with this id is fed by hand"),
             PublishError::Blocked => out.write_str(
-                "wait for a `block` subscriber, for the first subscriber, or for the execution \
-                 to begin",
+                "wait for a `block` subscriber, for the first subscriber, for the disk, or for the \
+                 execution to begin",
             ),
             PublishError::TooLarge { chunk_bytes_max } => {
                 write!(out, "a chunk of this ring may have at most {chunk_bytes_max} bytes")

@@ -613,6 +613,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
         O::audit(self);
         for run in self.runs.iter().flatten() {
             assert!(run.ingested_seq <= run.head_seq());
+            journal::audit_late(run);
             assert!(run.is_gate_told(), "S2: the published gate of {}", run.id);
             if let run::Ring::Here(writer) = &run.ring {
                 writer.audit();

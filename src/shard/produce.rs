@@ -6,6 +6,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::handle::{Command, ToolDone};
+use super::journal::Telling;
 use super::outlet::{GuestRun, GuestWork, Outlet, Reader, ShardEvent};
 use super::pages::{Pages, pages_of};
 use super::run::{Producer, Remote, Ring, Run, ThreadClock, ThreadHost};
@@ -211,7 +212,11 @@ pub(super) fn ask_for_room<R: Reactor + 'static, O: Outlet<R>>(
         return;
     }
     let handle = run.handle;
-    shard.tell(Event::Gated(handle));
+    let event = match run.is_held_by_disk() {
+        true => Event::HeldByDisk(handle),
+        false => Event::Gated(handle),
+    };
+    shard.tell(event);
     act::pump(shard);
 }
 
@@ -263,16 +268,25 @@ pub(super) fn producer_ended<R: Reactor + 'static, O: Outlet<R>>(
         && run.handle == handle
     {
         run.producer = Producer::Gone;
-        match result {
-            Ok(()) => shard.tell(Event::ProducerEnded(handle, ProducerEnd::Done)),
-            Err(ToolError::Stopped) => {
-                shard.tell(Event::ProducerEnded(handle, ProducerEnd::Stopped));
-            }
-            Err(ToolError::Failed(text)) => {
-                shard.tell(Event::ProducerEnded(handle, ProducerEnd::Failed(&text)));
-            }
+        match run.late.is_some() {
+            true => journal::end_late(shard, handle, result),
+            false => tell_end(shard, handle, &result),
         }
     }
+}
+
+/// Tells the engine the end of a producer. It knows all chunks.
+pub(super) fn tell_end<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &mut Shard<R, O>,
+    handle: Handle,
+    result: &Result<(), ToolError>,
+) {
+    let end = match result {
+        Ok(()) => ProducerEnd::Done,
+        Err(ToolError::Stopped) => ProducerEnd::Stopped,
+        Err(ToolError::Failed(text)) => ProducerEnd::Failed(text),
+    };
+    shard.tell(Event::ProducerEnded(handle, end));
 }
 
 /// Passes on the notes of a tool: its total, exit status and progress.
@@ -304,12 +318,26 @@ pub(super) fn pass_on<R: Reactor + 'static, O: Outlet<R>>(
 /// limit. Between two bursts the subscribers are given what they are owed. Publishes the gate
 /// of a producer on another thread, which may overwrite these chunks from now on (S2).
 pub(super) fn ingest<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, index: u32) {
+    match &shard.runs[index as usize] {
+        Some(run) if run.late.is_some() => journal::ingest_late(shard, index),
+        Some(_) => ingest_through(shard, index, Run::head_seq),
+        None => {}
+    }
+}
+
+/// Tells the engine of everything through the chunk that `last` returns.
+#[inline]
+pub(super) fn ingest_through<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &mut Shard<R, O>,
+    index: u32,
+    last: impl Fn(&Run<O::Run>) -> u64,
+) {
     let mut first = true;
     loop {
         O::make_room(shard);
         let Some(run) = shard.runs[index as usize].as_mut() else { return };
-        let head_seq = run.head_seq();
-        if run.ingested_seq == head_seq {
+        let head_seq = last(run);
+        if run.ingested_seq >= head_seq {
             if !first && !planted(Planted::GatePublishedInTurnsOnly) {
                 run.publish_gate();
             }
@@ -327,7 +355,7 @@ pub(super) fn ingest<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>
         run.chunk_facts(run.ingested_seq + 1..=until_seq, &mut facts);
         shard.guests.copy_out(run, until_seq, &mut shard.scratch);
         if run.kept.is_some() {
-            journal::keep_chunks(shard, index, until_seq);
+            let _ = journal::keep_chunks(shard, index, until_seq); // It comes here if it is late.
         }
         let run = shard.runs[index as usize].as_mut().expect("it was just there");
         shard.engine.publish(run.handle, &facts, shard.now);
@@ -360,11 +388,12 @@ pub(super) fn tell_of_written<R: Reactor + 'static, O: Outlet<R>>(
     O::make_room(shard);
     let run = shard.runs[index as usize].as_mut().expect("they were written to its ring");
     let until_seq = run.ingested_seq + facts.len() as u64;
-    shard.guests.copy_out(run, until_seq, &mut shard.scratch);
-    if run.kept.is_some() {
-        journal::keep_chunks(shard, index, until_seq);
+    if run.kept.is_some() && journal::keep_chunks(shard, index, until_seq) == Telling::Late {
+        journal::ingest_late(shard, index);
+        return false;
     }
     let run = shard.runs[index as usize].as_mut().expect("they were written to its ring");
+    shard.guests.copy_out(run, until_seq, &mut shard.scratch);
     let is_made_up = shard.engine.publish(run.handle, facts, shard.now);
     run.ingested_seq += facts.len() as u64;
     assert!(run.ingested_seq == run.head_seq());
@@ -564,8 +593,7 @@ pub(super) fn take_over<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R,
     if run.stopping {
         if quiet {
             run.stopping = false;
-            run.producer = Producer::Gone;
-            shard.tell(Event::ProducerEnded(handle, ProducerEnd::Stopped));
+            producer_ended(shard, handle, Err(ToolError::Stopped));
         } else {
             shard.signals.waker.wake(); // It is in the middle of a chunk: look again at once.
         }

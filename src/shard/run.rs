@@ -6,6 +6,7 @@ use std::thread::ThreadId;
 
 use super::delivery::code_of_detach;
 use super::events::Names;
+use super::journal::Late;
 use super::outlet::{GuestRun, OutsideReader};
 use super::pages::Pages;
 use super::reader::refill::{News, Refill};
@@ -198,6 +199,8 @@ pub struct Run<X: GuestRun> {
     pub stopping: bool,
     /// Its name in the journal, if it is kept.
     pub kept: Option<KeptId>,
+    /// Its wait for the disk, if the engine is told of its chunks only when the journal has them.
+    pub late: Option<Box<Late>>,
     /// True once the journal was told its end.
     pub is_end_recorded: bool,
     /// The clocks by which the times of its chunks are told; the shard's own if `None`.
@@ -258,6 +261,7 @@ impl<X: GuestRun> Run<X> {
             runnable: false,
             stopping: false,
             kept: None,
+            late: None,
             is_end_recorded: false,
             anchor: None,
         }
@@ -268,6 +272,11 @@ impl<X: GuestRun> Run<X> {
     pub fn head_seq(&self) -> u64 {
         // Some of a guest's chunks are only in its own ring.
         self.ring.head_seq().max(self.ingested_seq)
+    }
+
+    /// True if the engine will be told of chunks when the disk has them.
+    pub fn is_held_by_disk(&self) -> bool {
+        self.late.is_some() && self.ingested_seq < self.head_seq()
     }
 
     /// True if readers elsewhere may sleep and have to be woken for chunks.

@@ -369,6 +369,7 @@ impl Stage {
             SubscribeError::NotYet { .. } => "not yet",
             SubscribeError::NoLongerHeld { .. } => "no longer held",
             SubscribeError::TooMany { .. } => "too many",
+            SubscribeError::NotElsewhere => "not elsewhere",
             SubscribeError::ShuttingDown => "shutting down",
         };
         let fits = match (error, &status) {

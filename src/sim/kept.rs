@@ -4,7 +4,8 @@
 //! The payload of a chunk follows from its execution and its number. Each subscriber checks that
 //! it is given consecutive chunks of its kinds, that each gap is exact, and that one end comes.
 //! After a crash, another shard opens the same disk. Everything that was acknowledged has to be
-//! there, and no end may differ from one that was told.
+//! there, and no end may differ from one that was told. Chunks that are given only when they are
+//! durable have to be there, too.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -27,7 +28,8 @@ use crate::sim::reactor::SimReactor;
 use crate::sim::twice::run_twice;
 use crate::sim::world::{SimFaults, SimWorld};
 use crate::stream::{
-    DetachReason, Durability, End, EndState, GapReason, Kind, Kinds, Outcome, Policy, Totals,
+    Deliver, DetachReason, Durability, End, EndState, GapReason, Kind, Kinds, OnFull, Outcome,
+    Policy, Totals,
 };
 use crate::tool::{Need, Prepared, Work};
 
@@ -73,6 +75,7 @@ struct Counts {
     lost: u64,
     scrubbed: u64,
     rotten: u64,
+    gated: u64,
 }
 
 /// An execution as the oracle knows it.
@@ -80,6 +83,7 @@ struct Model {
     id: ExecutionId,
     number: u64,
     durability: Durability,
+    waits: Waits,
     /// Number of chunks that were published.
     published: u64,
     /// The last chunk that was acknowledged.
@@ -90,6 +94,16 @@ struct Model {
     told: Option<(Outcome, u64)>,
 }
 
+/// The wait of an execution for its disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Waits {
+    Never,
+    /// Its producer waits for room.
+    ForRoom,
+    /// Its subscribers wait, too.
+    ForDurable,
+}
+
 /// The news of all subscribers.
 #[derive(Default)]
 struct Heard {
@@ -97,7 +111,8 @@ struct Heard {
     counts: Counts,
     ends: Vec<Told>,
     failure: Option<String>,
-    /// The newest chunk of each execution, by its number.
+    /// The newest chunk of each execution, by its number. If the engine is told late, it is the
+    /// newest that anybody was given.
     heads: BTreeMap<u64, u64>,
     /// The disk, if it lies.
     liar: Option<SimDisk>,
@@ -122,6 +137,9 @@ struct KeptFollower {
     limit_chunks: u64,
     /// True once it lagged by no more than that.
     was_level: bool,
+    waits: Waits,
+    /// True once it was told of chunks that are not on the disk.
+    has_unwritten: bool,
     next_seq: u64,
     given: Totals,
     missed: Totals,
@@ -169,9 +187,11 @@ fn totals(number: u64, kinds: Kinds, seqs: impl Iterator<Item = u64>) -> Totals 
 }
 
 impl KeptFollower {
-    fn new(number: u64, kinds: Kinds, from_seq: u64, limit_chunks: u64) -> KeptFollower {
+    fn new(model: &Model, kinds: Kinds, from_seq: u64, limit_chunks: u64) -> KeptFollower {
         KeptFollower {
-            number,
+            number: model.number,
+            waits: model.waits,
+            has_unwritten: false,
             from_seq,
             kinds,
             limit_chunks,
@@ -192,6 +212,10 @@ impl KeptFollower {
                     return Err(format!("chunk {} of {number} is wrong", chunk.seq));
                 }
                 self.skip_to(chunk.seq)?;
+                if self.has_unwritten && self.waits != Waits::Never && !heard.is_damaged() {
+                    return Err(format!("chunk {} of {number} follows lost ones", chunk.seq));
+                }
+                heard.see(number, chunk.seq);
                 self.next_seq = chunk.seq + 1;
                 self.given.count(bytes.len() as u32);
                 heard.counts.given += 1;
@@ -199,6 +223,7 @@ impl KeptFollower {
             }
             Delivery::Gap(gap) => {
                 self.skip_to(gap.from_seq)?;
+                heard.see(number, gap.to_seq);
                 self.next_seq = gap.to_seq + 1;
                 let exact = totals(number, self.kinds, gap.from_seq..=gap.to_seq);
                 let told = Totals { chunks: gap.chunk_count, bytes: gap.byte_count };
@@ -232,6 +257,10 @@ impl KeptFollower {
                 }
                 match end.state {
                     EndState::Ended(outcome) => {
+                        let has_waited = self.waits != Waits::Never && !heard.is_damaged();
+                        if outcome == Outcome::Completed && self.has_unwritten && has_waited {
+                            return Err(format!("{number} is complete, and not on the disk"));
+                        }
                         let all = self.given + self.missed;
                         let (kinds, from_seq) = (self.kinds, self.from_seq);
                         heard.ends.push(Told { number, outcome, kinds, from_seq, all });
@@ -262,8 +291,12 @@ impl KeptFollower {
         Ok(())
     }
 
-    fn check_reason(&self, reason: GapReason, heard: &mut Heard) -> Result<(), String> {
-        let is_damaged = heard.is_damaged();
+    fn check_reason(&mut self, reason: GapReason, heard: &mut Heard) -> Result<(), String> {
+        let is_damaged = heard.is_damaged(); // After a failed sync, chunks are not given any more.
+        self.has_unwritten |= reason == GapReason::Unwritten;
+        if self.has_unwritten && self.waits == Waits::ForDurable && !is_damaged {
+            return Err(format!("{} was shown chunks that are not on the disk", self.number));
+        }
         let counts = &mut heard.counts;
         let count = match reason {
             GapReason::Unwritten => &mut counts.unwritten,
@@ -281,6 +314,12 @@ impl Heard {
     /// True if the disk was made to lie about something.
     fn is_damaged(&self) -> bool {
         self.liar.as_ref().is_some_and(|disk| !disk.planted().is_empty())
+    }
+
+    /// Notes that a chunk of an execution was given or told of.
+    fn see(&mut self, number: u64, seq: u64) {
+        let head_seq = self.heads.entry(number).or_default();
+        *head_seq = seq.max(*head_seq);
     }
 
     fn note(&mut self, number: u64) {
@@ -367,7 +406,7 @@ impl Trial {
         heard.note(self.world.now().nanos());
         self.counts.lies = self.disk.planted().len() as u64;
         let Counts { chunks, crashes, power_cuts, disk_failures, restarted, .. } = self.counts;
-        let Counts { recalled, lies, lost, scrubbed, rotten, .. } = self.counts;
+        let Counts { recalled, lies, lost, gated, scrubbed, rotten, .. } = self.counts;
         let Counts { given, unwritten, expired, corrupt, lag, ends, detached, .. } = heard.counts;
         let Counts { elsewhere, .. } = heard.counts;
         let happened = vec![
@@ -389,6 +428,7 @@ impl Trial {
             ("lost executions", lost),
             ("scrubbed bytes", scrubbed),
             ("damage found by a scrub", rotten),
+            ("gated", gated),
         ];
         JournalSummary { hash: heard.hash, happened }
     }
@@ -437,20 +477,30 @@ impl Trial {
         let ring_bytes = 4 << (10 + 2 * self.random.below(2));
         let need = Need { ring_bytes, ..Default::default() };
         let prepared = Prepared { need, ..Prepared::new(Work::Feed) };
+        let (deliver, on_full, waits) = match self.random.below(4) {
+            0 => (Deliver::WhenDurable, OnFull::Gap, Waits::ForDurable),
+            1 => (Deliver::AtOnce, OnFull::Wait, Waits::ForRoom),
+            _ => (Deliver::AtOnce, OnFull::Gap, Waits::Never),
+        };
+        let is_impatient = waits != Waits::Never && self.random.chance(1, 2);
         let options = ExecuteOptions {
             durability: Some(durability),
+            deliver,
+            on_full,
+            block_deadline: is_impatient.then(|| Duration::from_micros(1 << self.random.below(18))),
             grows: self.random.chance(1, 3),
             ..Default::default()
         };
         let Ok(id) = self.shard.execute_prepared(prepared, options) else { return };
         let number = self.next_number;
         self.next_number += 1;
-        self.say(|| format!("{number} is opened, {durability}"));
+        self.say(|| format!("{number} is opened, {durability}, waits: {waits:?}"));
         let (published, durable_seq, told) = (0, None, None);
         self.models.push(Model {
             id,
             number,
             durability,
+            waits,
             published,
             durable_seq,
             runs: true,
@@ -471,13 +521,19 @@ impl Trial {
             let seq = model.published + 1;
             let (kind, bytes) = payload(model.number, seq);
             model.published = seq; // Subscribers are given it before this returns.
-            self.heard.borrow_mut().heads.insert(model.number, seq);
+            let is_told = model.waits == Waits::Never;
+            if is_told {
+                self.heard.borrow_mut().heads.insert(model.number, seq);
+            }
             match self.shard.publish(model.id, kind, &bytes) {
                 Ok(published) => assert_eq!(published, seq),
                 Err(error) => {
                     let model = &mut self.models[at];
                     model.published = seq - 1;
-                    self.heard.borrow_mut().heads.insert(model.number, seq - 1);
+                    if is_told {
+                        self.heard.borrow_mut().heads.insert(model.number, seq - 1);
+                    }
+                    self.counts.gated += u64::from(error == PublishError::Blocked);
                     model.runs = error != PublishError::NotFound;
                     return;
                 }
@@ -502,7 +558,7 @@ impl Trial {
 
     fn follow(&mut self) {
         let Some(at) = self.drawn(|_| true) else { return };
-        let (id, number) = (self.models[at].id, self.models[at].number);
+        let id = self.models[at].id;
         match self.shard.recall(id) {
             Ok(Recall::Here) => {}
             Ok(Recall::Soon) => return self.counts.recalled += 1,
@@ -521,24 +577,22 @@ impl Trial {
             _ => 1,
         };
         match self.random.chance(1, 3) {
-            true => self.follow_elsewhere(id, number, (policy, kinds, from_seq)),
-            false => self.follow_from(id, number, (policy, kinds, from_seq)),
+            true => self.follow_elsewhere(at, (policy, kinds, from_seq)),
+            false => self.follow_from(at, (policy, kinds, from_seq)),
         }
     }
 
-    /// Adds a subscriber on another thread. There is none while an execution waits for a ring.
-    fn follow_elsewhere(
-        &mut self,
-        id: ExecutionId,
-        number: u64,
-        terms @ (policy, _, from_seq): (Policy, Kinds, u64),
-    ) {
+    /// Adds a subscriber on another thread. There is none while an execution waits for a ring, and
+    /// none that would see what is not durable.
+    fn follow_elsewhere(&mut self, at: usize, terms @ (policy, _, from_seq): (Policy, Kinds, u64)) {
         if self.elsewhere.len() >= ELSEWHERE_MAX {
             return;
         }
-        let (spec, follower) = self.subscription(number, terms);
+        let (spec, follower) = self.subscription(at, terms);
+        let Model { id, number, waits, .. } = self.models[at];
         self.say(|| format!("{number} is followed elsewhere from {from_seq} under {policy}"));
         let subscribed = self.shard.subscribe_remote(id, spec);
+        assert!(subscribed.is_err() || waits != Waits::ForDurable);
         self.elsewhere.extend(subscribed.map(|subscriber| (subscriber, follower)));
     }
 
@@ -559,17 +613,13 @@ impl Trial {
         self.elsewhere.retain(|(_, follower)| !follower.has_ended);
     }
 
-    fn follow_from(
-        &mut self,
-        id: ExecutionId,
-        number: u64,
-        terms @ (policy, _, from_seq): (Policy, Kinds, u64),
-    ) {
+    fn follow_from(&mut self, at: usize, terms @ (policy, _, from_seq): (Policy, Kinds, u64)) {
         if self.followers.len() >= FOLLOWERS_MAX {
             return;
         }
-        let (spec, mut follower) = self.subscription(number, terms);
+        let (spec, mut follower) = self.subscription(at, terms);
         let heard = Rc::clone(&self.heard);
+        let Model { id, number, .. } = self.models[at];
         self.say(|| format!("{number} is followed from {from_seq} under {policy}"));
         let subscribed = self.shard.subscribe(id, spec, move |delivery| {
             let mut heard = heard.borrow_mut();
@@ -583,7 +633,7 @@ impl Trial {
     /// Draws the rest of a subscription, and makes its follower.
     fn subscription(
         &mut self,
-        number: u64,
+        at: usize,
         (policy, kinds, from_seq): (Policy, Kinds, u64),
     ) -> (SubscribeSpec, KeptFollower) {
         let limit_chunks = self.random.chance(1, 3).then(|| self.random.between(1, 14) as u32);
@@ -596,7 +646,7 @@ impl Trial {
             Policy::Replay | Policy::Block => 0, // They never lag.
             Policy::DropOldest | Policy::Conflate => u64::MAX, // They want only the newest.
         };
-        let mut follower = KeptFollower::new(number, kinds, from_seq, limit_chunks);
+        let mut follower = KeptFollower::new(&self.models[at], kinds, from_seq, limit_chunks);
         follower.look_at_lag(&self.heard.borrow());
         (spec, follower)
     }
@@ -631,7 +681,10 @@ impl Trial {
         let is_damaged = heard.is_damaged();
         for Told { number, outcome, kinds, from_seq, all } in heard.ends.drain(..) {
             let model = models.iter_mut().find(|model| model.number == number).expect("it is ours");
-            let published = model.published;
+            let Some(published) = Self::head_at_end(shard, model, outcome) else {
+                model.runs = false; // It is forgotten already.
+                continue;
+            };
             let told = model.told.get_or_insert((outcome, published));
             // The record of an end that cannot be read says no outcome.
             let is_unreadable = is_damaged && published == told.1;
@@ -645,6 +698,18 @@ impl Trial {
             assert!(all == exact || may_be_bound, "{number} from {from_seq}: {all:?}, {exact:?}");
             model.runs = false;
         }
+    }
+
+    /// Number of chunks of an execution that has ended.
+    fn head_at_end(shard: &mut Shard<SimReactor>, model: &Model, outcome: Outcome) -> Option<u64> {
+        if model.waits == Waits::Never {
+            return Some(model.published);
+        }
+        // What was given up was not told.
+        let head_seq = shard.inspect(model.id).ok()?.head_seq;
+        assert!(head_seq <= model.published);
+        assert!(outcome != Outcome::Completed || head_seq == model.published);
+        Some(head_seq)
     }
 
     /// Ends the process or the power, and starts again.
@@ -727,7 +792,10 @@ impl Trial {
             let model = &mut self.models[at];
             let Some(outcome) = status.outcome else { panic!("{number} goes on") };
             assert!(status.head_seq <= model.published, "{number} has chunks of its own");
+            let shown_seq = self.heard.borrow().heads.get(&number).copied().unwrap_or(0);
             if !may_be_lost {
+                let is_kept = model.waits != Waits::ForDurable || status.head_seq >= shown_seq;
+                assert!(is_kept, "{number} has lost chunks that were shown"); // O7
                 assert!(status.head_seq >= model.durable_seq.unwrap_or(0), "{number} lost chunks");
                 if let Some(told) = model.told {
                     assert_eq!(told, (outcome, status.head_seq), "{number} has another end");
@@ -743,15 +811,14 @@ impl Trial {
     fn finish(&mut self) {
         self.disk.set_faults(DiskFaults::NONE);
         self.disk.heal_sectors();
-        let all: Vec<(ExecutionId, u64)> =
-            self.models.iter().map(|model| (model.id, model.number)).collect();
-        for (id, number) in all {
+        for at in 0..self.models.len() {
+            let (id, number) = (self.models[at].id, self.models[at].number);
             while self.shard.recall(id) == Ok(Recall::Soon) {
                 self.pass(Duration::from_micros(100));
             }
             self.followers.clear();
             let ends_before = self.heard.borrow().counts.ends;
-            self.follow_from(id, number, (Policy::Replay, Kinds::ALL, 1));
+            self.follow_from(at, (Policy::Replay, Kinds::ALL, 1));
             let is_followed = !self.followers.is_empty();
             for _ in 0..STEPS {
                 if !is_followed || self.heard.borrow().counts.ends > ends_before {

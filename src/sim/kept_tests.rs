@@ -16,7 +16,7 @@ use crate::reactor::{FileName, Reactor};
 use crate::shard::{
     Delivery, ExecuteOptions, JournalConfig, MemoryWatch, Polled, Shard, ShardConfig,
 };
-use crate::sim::disk::{DiskFaults, FailingOperation, SimDisk};
+use crate::sim::disk::{Crash, DiskFaults, FailingOperation, SimDisk};
 use crate::sim::reactor::SimReactor;
 use crate::sim::world::{SimFaults, SimWorld};
 use crate::stream::{Durability, EndState, Gap, GapReason, Kind, Kinds, Outcome, Policy};
@@ -24,43 +24,65 @@ use crate::tool::{Need, Output, Prepared, SyncError, Work};
 
 const DIRECTORY: &str = "/kept";
 
-struct Kept {
-    world: SimWorld,
-    disk: SimDisk,
-    shard: Shard<SimReactor>,
+pub(super) struct Kept {
+    pub world: SimWorld,
+    pub disk: SimDisk,
+    pub shard: Shard<SimReactor>,
+    journal: JournalConfig,
 }
 
 impl Kept {
-    fn new() -> Kept {
-        Kept::with(JournalConfig::at(DIRECTORY))
+    pub fn new() -> Kept {
+        Kept::of_segments(JOURNAL_SEGMENT_BYTES)
+    }
+
+    pub fn of_segments(segment_bytes: u32) -> Kept {
+        Kept::with(JournalConfig { segment_bytes, ..JournalConfig::at(DIRECTORY) })
     }
 
     fn with(journal: JournalConfig) -> Kept {
         let world = SimWorld::new(1, SimFaults::NONE);
         let disk = SimDisk::new(1);
         world.put_disk(&Path::new(DIRECTORY).join("shard-00"), &disk);
+        Kept::start(world, disk, journal)
+    }
+
+    /// Another process on the same disk.
+    pub fn restarted(self) -> Kept {
+        let Kept { world, disk, mut shard, journal } = self;
+        disk.crash(Crash::Process);
+        shard.keeping = None; // It writes nothing more.
+        drop(shard);
+        Kept::start(world, disk, journal)
+    }
+
+    fn start(world: SimWorld, disk: SimDisk, journal: JournalConfig) -> Kept {
         let rings = RingPoolConfig { prealloc_bytes: 0, bytes_max: 1 << 22, ..Default::default() };
         let config = ShardConfig {
             rings,
             memory: MemoryWatch::ByHand,
-            journal: Some(journal),
+            journal: Some(journal.clone()),
             seed: Some(1),
             ..Default::default()
         };
         let mut shard = Shard::with_reactor(SimReactor::new(&world), config).unwrap();
         shard.run_jobs_by_hand();
-        Kept { world, disk, shard }
+        Kept { world, disk, shard, journal }
     }
 
-    fn open(&mut self, work: Work, durability: Durability) -> ExecutionId {
+    pub fn open(&mut self, work: Work, durability: Durability) -> ExecutionId {
+        let durability = Some(durability);
+        self.open_with(work, ExecuteOptions { durability, ..Default::default() })
+    }
+
+    pub fn open_with(&mut self, work: Work, options: ExecuteOptions) -> ExecutionId {
         let need = Need { ring_bytes: 4 << 10, ..Default::default() };
         let prepared = Prepared { need, ..Prepared::new(work) };
-        let options = ExecuteOptions { durability: Some(durability), ..Default::default() };
         self.shard.execute_prepared(prepared, options).unwrap()
     }
 
     /// Lets time pass. The shard gets a turn at each of its deadlines.
-    fn pass(&mut self, time: Duration) {
+    pub fn pass(&mut self, time: Duration) {
         let until = self.world.now() + time;
         while self.world.now() < until {
             while self.shard.turn() {}
@@ -74,17 +96,17 @@ impl Kept {
     }
 }
 
-const MILLISECOND: Duration = Duration::from_millis(1);
+pub(super) const MILLISECOND: Duration = Duration::from_millis(1);
 
 /// The deliveries to one subscriber.
 #[derive(Default)]
-struct Given {
-    seqs: Vec<u64>,
-    gaps: Vec<Gap>,
-    end: Option<(EndState, Option<String>)>,
+pub(super) struct Given {
+    pub seqs: Vec<u64>,
+    pub gaps: Vec<Gap>,
+    pub end: Option<(EndState, Option<String>)>,
 }
 
-fn follow(kept: &mut Kept, id: ExecutionId, policy: Policy) -> Rc<RefCell<Given>> {
+pub(super) fn follow(kept: &mut Kept, id: ExecutionId, policy: Policy) -> Rc<RefCell<Given>> {
     let given = Rc::new(RefCell::new(Given::default()));
     let notes = Rc::clone(&given);
     let spec = SubscribeSpec { policy, ..Default::default() };

@@ -44,6 +44,8 @@ mod journal;
 mod kept;
 #[cfg(test)]
 mod kept_tests;
+#[cfg(test)]
+mod late_tests;
 mod model;
 pub mod network;
 #[cfg(all(test, feature = "server"))]

@@ -23,6 +23,53 @@ pub enum Durability {
     Synced,
 }
 
+/// The time at which subscribers are given a chunk that is kept.
+///
+/// ```
+/// use streamdoor::ExecuteOptions;
+/// use streamdoor::options::{Deliver, Durability};
+///
+/// // Nothing that a subscriber has seen is lost in a power cut.
+/// let options = ExecuteOptions {
+///     durability: Some(Durability::Synced),
+///     deliver: Deliver::WhenDurable,
+///     ..Default::default()
+/// };
+/// # let _ = options;
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Deliver {
+    /// At once. A crash can lose chunks that were given already.
+    #[default]
+    AtOnce,
+    /// When the promise of its [`Durability`] is kept: one write later under `written`, one sync
+    /// later under `synced`. The ring keeps the chunk until then, and a full ring makes the
+    /// producer wait. A chunk for which the journal has no room waits as under [`OnFull::Wait`].
+    WhenDurable,
+}
+
+/// The consequence if the journal has no room for a chunk.
+///
+/// ```
+/// use streamdoor::ExecuteOptions;
+/// use streamdoor::options::OnFull;
+///
+/// // The producer waits for the disk, and nothing is missing on it.
+/// let options = ExecuteOptions { on_full: OnFull::Wait, ..Default::default() };
+/// # let _ = options;
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum OnFull {
+    /// The chunk is not kept. A subscriber that reads from the disk later is told a gap with the
+    /// reason `unwritten`. The producer never waits for the disk.
+    #[default]
+    Gap,
+    /// The chunk waits in the ring until there is room, and a full ring makes the producer wait.
+    /// After the execution's `block_deadline` without room, the execution fails with a text that
+    /// begins with `journal_full`. It fails when the disk fails, too.
+    Wait,
+}
+
 /// The error for a word that names no durability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnknownDurability;

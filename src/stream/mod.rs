@@ -13,7 +13,7 @@ mod policy;
 mod progress;
 
 pub use chunk::{Gap, GapReason, Kind, KindTotals, Kinds, Meta, Totals, UnknownKind};
-pub use durability::{Durability, UnknownDurability};
+pub use durability::{Deliver, Durability, OnFull, UnknownDurability};
 pub use end::{DetachReason, End, EndState, ExecutionState, Outcome};
 pub use exit::Exit;
 pub use policy::{LagLimit, Policy, Terms, UnknownPolicy};

@@ -19,7 +19,7 @@ use crate::limits;
 use crate::reactor::Reactor;
 use crate::server::ServerShard;
 use crate::shard::{ExecuteError, ExecuteOptions};
-use crate::stream::{Outcome, Policy};
+use crate::stream::{Deliver, OnFull, Outcome, Policy};
 use crate::wire::http1::Status;
 
 /// Counts an execution that has just ended. Returns the time from its request to its end.
@@ -147,6 +147,8 @@ pub(in crate::server) fn options_of(
         progress,
         grows: false,
         durability: None,
+        deliver: Deliver::AtOnce,
+        on_full: OnFull::Gap,
         owner,
     };
     (options, policy)
@@ -169,7 +171,9 @@ pub(in crate::server) fn refusal(error: ExecuteError) -> ApiError {
             ApiError::new(Status::SERVICE_UNAVAILABLE, "memory_short", text)
                 .retry_after(limits::BUSY_RETRY_AFTER)
         }
-        ExecuteError::NoJournal { .. } | ExecuteError::NotKept(_) => {
+        ExecuteError::NoJournal { .. }
+        | ExecuteError::NothingKept { .. }
+        | ExecuteError::NotKept(_) => {
             unreachable!("a server has no journal, and asks for none")
         }
     }

@@ -21,6 +21,7 @@ use super::config::JournalConfig;
 use super::details::{EndedDetails, OpenedDetails};
 use super::fetch::{self, Fetching, Reads};
 use super::files::{Completed, JournalFiles};
+use super::late;
 use super::open::open_journal;
 use super::recall::Archive;
 use crate::base::{ExecutionId, Handle, Instant};
@@ -55,6 +56,10 @@ pub(crate) struct Keeping {
     ends: Vec<Ending>,
     /// Tools that wait for the disk.
     waiting: Vec<Waiting>,
+    /// Executions whose engine is told late, and that the disk has to move for.
+    pub(super) late: Vec<Handle>,
+    /// The time at which one of them may have waited for too long.
+    pub(super) full_until: Option<Instant>,
     /// Executions with chunks that were not kept, since their tools waited last.
     holed: Vec<KeptId>,
     pub(super) fetches: Slab<Fetching>,
@@ -100,6 +105,8 @@ struct Ending {
     kept: KeptId,
     /// The description, until there is room for the record.
     details: Option<Vec<u8>>,
+    /// True if its subscribers rely on the disk, whatever its durability is.
+    is_late: bool,
 }
 
 /// A tool that waits until its chunks are on disk.
@@ -168,6 +175,8 @@ impl Keeping {
             seen: anchor,
             ends: Vec::new(),
             waiting: Vec::new(),
+            late: Vec::with_capacity(limits::EXECUTIONS_MAX as usize),
+            full_until: None,
             holed: Vec::with_capacity(limits::EXECUTIONS_MAX as usize), // Appending adds to it.
             fetches: Slab::with_capacity(limits::JOURNAL_READS_MAX),
             reads: Reads::default(),
@@ -239,20 +248,42 @@ impl Keeping {
 
     /// Appends a chunk. If there is no room, the chunk counts as missing.
     #[inline]
-    fn append(&mut self, kept: KeptId, descriptor: &Descriptor, payload: &[u8], moment: Moment) {
-        let entry = ChunkEntry {
-            seq: descriptor.seq,
-            mono_ns: descriptor.mono_ns,
-            length: descriptor.length,
-            kind: Kind::new(descriptor.header.kind).expect("this process wrote it"),
-            key: descriptor.header.key,
-            flags: descriptor.header.flags,
-        };
+    pub(super) fn append(
+        &mut self,
+        kept: KeptId,
+        descriptor: &Descriptor,
+        payload: &[u8],
+        moment: Moment,
+    ) {
         self.is_touched = true;
-        let appended = self.journal.append(kept, &entry, payload, moment);
+        let appended = self.journal.append(kept, &entry_of(descriptor), payload, moment);
         if appended == Append::Missed && !self.holed.contains(&kept) {
             self.holed.push(kept);
         }
+    }
+
+    /// Appends a chunk. Returns false without room, and nothing has happened then.
+    pub(super) fn try_append(
+        &mut self,
+        kept: KeptId,
+        descriptor: &Descriptor,
+        payload: &[u8],
+        moment: Moment,
+    ) -> bool {
+        self.is_touched = true;
+        self.journal.try_append(kept, &entry_of(descriptor), payload, moment)
+    }
+
+    /// Notes that subscribers wait until the promise for what was appended is kept.
+    pub(super) fn await_promise(&mut self, kept: KeptId) {
+        if !is_synced(&self.journal, kept) {
+            self.journal.await_write(); // A sync is awaited anyway.
+        }
+    }
+
+    /// Lets the shard look at executions that wait for room at this time.
+    pub(super) fn look_again_at(&mut self, until: Instant) {
+        self.full_until = Some(self.full_until.map_or(until, |other| other.min(until)));
     }
 
     /// Answers tools whose chunks are on disk, or cannot get there.
@@ -317,7 +348,7 @@ impl Keeping {
             true => Some(now),
             false => {
                 let scrub = self.scrub.as_ref().and_then(|scrub| scrub.deadline(&self.journal));
-                [self.journal.deadline(), scrub].into_iter().flatten().min()
+                [self.journal.deadline(), scrub, self.full_until].into_iter().flatten().min()
             }
         }
     }
@@ -388,7 +419,7 @@ impl Keeping {
         let mut settled = Vec::new();
         ends.retain_mut(|ending| {
             if has_failed {
-                let is_promised = is_synced(journal, ending.kept);
+                let is_promised = ending.is_late || is_synced(journal, ending.kept);
                 settled.push((ending.execution, !is_promised));
                 return false;
             }
@@ -411,6 +442,18 @@ impl Keeping {
 /// The name of the reads of the scrub.
 const SCRUB_NAME: u64 = u64::MAX;
 
+#[inline]
+fn entry_of(descriptor: &Descriptor) -> ChunkEntry {
+    ChunkEntry {
+        seq: descriptor.seq,
+        mono_ns: descriptor.mono_ns,
+        length: descriptor.length,
+        kind: Kind::new(descriptor.header.kind).expect("this process wrote it"),
+        key: descriptor.header.key,
+        flags: descriptor.header.flags,
+    }
+}
+
 fn is_synced(journal: &Journal, kept: KeptId) -> bool {
     let living = journal.get(kept).and_then(|kept| kept.living.as_ref());
     living.is_some_and(|living| living.durability == Durability::Synced)
@@ -423,15 +466,29 @@ fn fault_text(fault: Fault) -> String {
     }
 }
 
+/// The time at which the engine is told of chunks that were published.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Telling {
+    /// Now: the journal has taken them.
+    Now,
+    /// When the journal has them: [`super::ingest_late`].
+    Late,
+}
+
 /// Appends the chunks of an execution through `until_seq`, before the engine is told of them (W1).
 #[inline(never)]
 pub(crate) fn keep_chunks<R: Reactor + 'static, O: Outlet<R>>(
     shard: &mut Shard<R, O>,
     index: u32,
     until_seq: u64,
-) {
+) -> Telling {
     let run = shard.runs[index as usize].as_ref().expect("it publishes");
-    let (Some(kept), Some(keeping)) = (run.kept, shard.keeping.as_deref_mut()) else { return };
+    if run.late.is_some() {
+        return Telling::Late;
+    }
+    let (Some(kept), Some(keeping)) = (run.kept, shard.keeping.as_deref_mut()) else {
+        return Telling::Now;
+    };
     let moment = keeping.moment(shard.now);
     for seq in run.ingested_seq + 1..=until_seq {
         // Nothing is overwritten that the engine was not told of (S2).
@@ -440,6 +497,7 @@ pub(crate) fn keep_chunks<R: Reactor + 'static, O: Outlet<R>>(
         };
         keeping.append(kept, &descriptor, payload, moment);
     }
+    Telling::Now
 }
 
 /// Keeps the end that the engine has decided. The engine is told once it is on the disk (W2).
@@ -465,7 +523,8 @@ pub(crate) fn record_end<R: Reactor + 'static, O: Outlet<R>>(
     let (Some(kept), Some(keeping)) = (run.kept, shard.keeping.as_deref_mut()) else { return };
     if !std::mem::replace(&mut run.is_end_recorded, true) {
         let details = Some(EndedDetails::of(verdict).encode());
-        keeping.ends.push(Ending { execution, kept, details });
+        let is_late = run.late.is_some();
+        keeping.ends.push(Ending { execution, kept, details, is_late });
         keeping.is_touched = true;
     }
 }
@@ -519,6 +578,8 @@ pub(crate) fn on_disk_events<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Sha
 fn hear<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>) {
     let Some(keeping) = shard.keeping.as_deref_mut() else { return };
     while keeping.journal.poll_news().is_some() {}
+    late::look_again(shard);
+    let Some(keeping) = shard.keeping.as_deref_mut() else { return };
     keeping.answer_waiting();
     if let Some(fault) = keeping.journal.fault()
         && !std::mem::replace(&mut keeping.has_told_fault, true)
@@ -529,15 +590,16 @@ fn hear<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>) {
     act::pump(shard);
 }
 
-/// Fails the executions whose chunks were promised to be synced. The others go on without a disk.
+/// Fails the executions whose chunks were promised to be synced, and those that wait for the disk.
+/// The others go on without a disk.
 #[cold]
 fn tell_fault<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, fault: Fault) {
     let text = fault_text(fault);
     let keeping = shard.keeping.as_deref().expect("its disk has failed");
     let runs = shard.runs.iter().flatten();
     let promised = |kept| is_synced(&keeping.journal, kept);
-    let all: Vec<Handle> =
-        runs.filter(|run| run.kept.is_some_and(promised)).map(|run| run.handle).collect();
+    let all = runs.filter(|run| run.late.is_some() || run.kept.is_some_and(promised));
+    let all: Vec<Handle> = all.map(|run| run.handle).collect();
     for execution in all {
         shard.tell(Event::NotKept(execution, &text));
     }
@@ -550,6 +612,9 @@ pub(crate) fn end_turn<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, 
         return;
     }
     shard.did.note(Duty::Disk);
+    if keeping.full_until.is_some_and(|until| until <= shard.now) {
+        late::look_again(shard);
+    }
     fetch::give_next(shard);
     settle_ends(shard);
     act::pump(shard);

@@ -2,9 +2,9 @@
 //!
 //! [`crate::journal`] decides what is written where, and the reactor does it. This module is the
 //! way between the two: `files.rs` turns wishes into operations on files, `open.rs` opens a journal
-//! while nothing else runs. `keeping.rs` is the shard's side: what is kept, and when. `fetch.rs`
-//! gives old chunks, `recall.rs` brings old executions back, and `details.rs` is what their records
-//! say.
+//! while nothing else runs. `keeping.rs` is the shard's side: what is kept, and when. `late.rs`
+//! is for executions that wait for the disk. `fetch.rs` gives old chunks, `recall.rs` brings old
+//! executions back, and `details.rs` is what their records say.
 
 mod config;
 mod details;
@@ -13,6 +13,7 @@ mod files;
 mod keeping;
 #[cfg(all(test, not(loom)))]
 mod keeping_tests;
+mod late;
 mod open;
 mod recall;
 #[cfg(all(test, not(loom)))]
@@ -26,9 +27,11 @@ pub(crate) use fetch::{begin as fetch, refill};
 pub use files::{Completed, JournalFiles};
 pub use keeping::JournalStatus;
 pub(crate) use keeping::{
-    Claimed, Keeping, await_sync, claim, end_turn, keep_chunks, keep_end, on_disk_events,
+    Claimed, Keeping, Telling, await_sync, claim, end_turn, keep_chunks, keep_end, on_disk_events,
     record_end, shut_down,
 };
+pub use late::Late;
+pub(crate) use late::{audit_late, end_late, ingest_late, shows_only_durable};
 pub use open::{OpenJournalError, open_journal};
 pub use recall::Recall;
 pub(crate) use recall::{forgotten_ring, recall};
