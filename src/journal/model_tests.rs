@@ -488,15 +488,19 @@ fn run(seed: u64) -> Counts {
     let mut world = World::new(seed);
     let may_fail = world.random.chance(1, 4);
     let is_slow = world.random.chance(1, 3);
-    for _ in 0..600 {
+    // The disk stands still at first, for longer than a segment and all buffers last.
+    let held_steps = if world.random.chance(1, 8) { 250 } else { 0 };
+    for step in 0..600 {
+        let is_held = step < held_steps;
         match world.random.below(100) {
             0..4 => world.open(),
+            4..50 if is_held => (0..3).for_each(|_| world.append()),
             4..50 => world.append(),
             50..53 => world.end(),
             53 => world.delete(),
             54..56 if !is_slow => world.pass_time(3_000_000),
             56 => world.pass_time(1_100_000_000),
-            57..95 => {
+            57..95 if !is_held => {
                 for _ in 0..world.random.below(if is_slow { 2 } else { 8 }) {
                     world.complete(may_fail);
                     world.turn();

@@ -12,8 +12,9 @@ pub const JOURNAL_SEGMENT_BYTES: u32 = 64 << 20;
 pub const JOURNAL_SEGMENT_BYTES_MIN: u32 = 128 << 10;
 /// Maximum size of a block of a journal.
 pub const JOURNAL_BLOCK_BYTES_MAX: u32 = 512 << 10;
-/// Number of blocks that are filled or on their way to the disk. Each has a buffer of its own.
-pub const JOURNAL_BLOCKS_MAX: usize = 8;
+/// Number of blocks that are filled or on their way to the disk. Each has a buffer of its own. The
+/// last blocks of a segment are short, and four of them are written at a time.
+pub const JOURNAL_BLOCKS_MAX: usize = 16;
 /// Number of writes that are under way at the same time.
 pub const JOURNAL_WRITES_MAX: usize = 4;
 /// Number of blocks that are not on disk yet. They hold 60 MiB, as they grow while a sync takes its

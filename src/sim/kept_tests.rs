@@ -133,10 +133,10 @@ fn a_producer_never_waits_for_a_disk_that_stands_still_and_the_hole_is_told_exac
     kept.disk.hold();
     let (payload, before) = (vec![7; 700], kept.world.now());
     // More than all buffers hold, during ten seconds.
-    let count = 12_000;
+    let count = 24_000;
     for seq in 1..=count {
         assert_eq!(kept.shard.publish(id, Kind::Output, &payload), Ok(seq));
-        if seq % 1_200 == 0 {
+        if seq % 2_400 == 0 {
             kept.pass(Duration::from_secs(1));
         }
     }
