@@ -10,7 +10,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use streamdoor::base::{ExecutionId, Instant};
+use streamdoor::base::{ExecutionId, Instant, SubscriberId};
 use streamdoor::engine::SubscribeSpec;
 use streamdoor::memory::RingPoolConfig;
 use streamdoor::shard::{Delivery, ExecuteOptions, JournalConfig, Shard, ShardConfig};
@@ -24,7 +24,7 @@ use crate::common::machine::{now_ns, preemption_count};
 use crate::common::{BATCH_CHUNKS, Failure, print};
 use crate::floor;
 
-const IMPLEMENTATIONS: [&str; 4] = ["streamdoor", "direct", "floor", "floor-buffered"];
+const IMPLEMENTATIONS: [&str; 5] = ["streamdoor", "direct", "alone", "floor", "floor-buffered"];
 
 const HELP: &str = "\
 bench journal: measure the log on disk: durable messages, bulk, replay and recovery
@@ -34,6 +34,7 @@ Usage: bench journal [options]
   --impl NAME         the implementation to measure (streamdoor):
                       streamdoor      a shard driven by hand, one execution
                       direct          the same, whose writes go past the page cache
+                      alone           live only: nobody replays anything
                       floor           publish: one write of whole pages past the page cache that
                                       returns when it is durable, into a file of zeros; sustained:
                                       writes in a row with a sync every 16 MiB; replay: reads of
@@ -43,8 +44,10 @@ Usage: bench journal [options]
   --mode sustained    publish without waiting for the disk, for the promise `written`, with few
                       bytes on their way; a chunk that was not kept does not count
   --mode replay       give one subscriber everything from the disk, as often as there is time
-  --mode recovery     open a journal that was closed, as often as there is time
-  --mib N             replay, recovery: MiB of messages in the journal (256; 1024)
+  --mode live         10,000 messages a second of another execution to 16 subscribers, from the
+                      planned time to the last of them, while 16 others replay the journal
+  --mode recovery     open a journal whose last segment is half full, as often as there is time
+  --mib N             replay, live, recovery: MiB of messages in the journal (256, 256, 1024)
 ";
 
 /// Maximum number of bytes that are on their way to the kernel in the mode `sustained`.
@@ -53,6 +56,8 @@ const BYTES_UNDER_WAY_MAX: u64 = 1 << 20;
 const BATCH_BYTES: usize = 64 << 10;
 /// Maximum time for which the shard sleeps, and the pause after a chunk that was not kept.
 const PAUSE: Duration = Duration::from_millis(1);
+/// Bytes of messages in the segment that was being filled before a recovery.
+const ACTIVE_BYTES: u64 = 32 << 20;
 /// Time in which the disk must get on.
 const STALL_NS_MAX: u64 = 30_000_000_000;
 
@@ -86,6 +91,7 @@ fn measure(load: &Load, folder: &Path) -> Result<Found, Failure> {
         }
         "sustained" => sustained(load, folder).map_err(Failure::Failed),
         "replay" => replay(load, folder).map_err(Failure::Failed),
+        "live" => live(load, folder).map_err(Failure::Failed),
         _ => recovery(load, folder).map_err(Failure::Failed),
     }
 }
@@ -109,7 +115,12 @@ struct Log {
 
 impl Log {
     fn open(load: &Load, folder: &Path, durability: Durability) -> Result<Log, String> {
-        let (mut shard, _) = Shard::new(config(load, folder)).map_err(|error| error.to_string())?;
+        let (shard, _) = Shard::new(config(load, folder)).map_err(|error| error.to_string())?;
+        Log::begin(shard, load, durability)
+    }
+
+    /// Begins an execution.
+    fn begin(mut shard: Shard, load: &Load, durability: Durability) -> Result<Log, String> {
         let chunk_bytes = load.plan.size_bytes as u32;
         let need = Need { ring_bytes: 1 << 20, chunk_bytes, ..Default::default() };
         let prepared = Prepared { need, ..Prepared::new(Work::Feed) };
@@ -182,12 +193,13 @@ impl Log {
         self.shard.journal().expect("it was opened with one").counters.missed_chunks
     }
 
-    /// Makes a journal with all messages of a load. Each batch is durable before the next one.
-    fn fill(load: &Load, folder: &Path) -> Result<Log, String> {
+    /// Opens a journal, and adds an execution with this number of messages. Each batch is durable
+    /// before the next one.
+    fn fill(load: &Load, folder: &Path, messages: u64) -> Result<Log, String> {
         let mut log = Log::open(load, folder, Durability::Synced)?;
         let (payload, batch) = (load.payload(), batch_of(load));
-        while log.published_seq < load.messages() {
-            let left = load.messages() - log.published_seq;
+        while log.published_seq < messages {
+            let left = messages - log.published_seq;
             log.send_until_kept(&payload, left.min(batch.into()) as u32)?;
             log.wait_until(log.published_seq)?;
         }
@@ -239,7 +251,7 @@ fn sustained(load: &Load, folder: &Path) -> Result<Found, String> {
 }
 
 fn replay(load: &Load, folder: &Path) -> Result<Found, String> {
-    let mut log = Log::fill(load, folder)?;
+    let mut log = Log::fill(load, folder, load.messages())?;
     let given = Rc::new(Cell::new((0, 0)));
     let spec = SubscribeSpec { policy: Policy::Replay, ..Default::default() };
     let (before, start_ns) = (preemption_count(), now_ns());
@@ -269,20 +281,94 @@ fn replay(load: &Load, folder: &Path) -> Result<Found, String> {
     }
 }
 
+/// Subscribers of each kind in the mode `live`.
+const SUBSCRIBERS: u64 = 16;
+/// Time between two messages in the mode `live`.
+const PERIOD_NS: u64 = 100_000;
+
+/// A subscriber that replays an execution again and again.
+struct Replayer {
+    subscriber: SubscriberId,
+    /// Number of chunks that it was given or that were missed.
+    seen: Rc<Cell<u64>>,
+}
+
+impl Replayer {
+    fn begin(log: &mut Log, id: ExecutionId) -> Result<Replayer, String> {
+        let seen = Rc::new(Cell::new(0));
+        let spec = SubscribeSpec { policy: Policy::Replay, ..Default::default() };
+        let notes = Rc::clone(&seen);
+        let note = move |delivery: &Delivery<'_>| match delivery {
+            Delivery::Chunk(_) => notes.set(notes.get() + 1),
+            Delivery::Gap(gap) => notes.set(notes.get() + gap.chunk_count),
+            _ => {}
+        };
+        let subscribed = log.shard.subscribe(id, spec, note);
+        Ok(Replayer { subscriber: subscribed.map_err(|error| error.to_string())?, seen })
+    }
+}
+
+fn live(load: &Load, folder: &Path) -> Result<Found, String> {
+    let Log { shard, id: old, published_seq: kept } = Log::fill(load, folder, load.messages())?;
+    let mut log = Log::begin(shard, load, Durability::Written)?;
+    let mut replayers = Vec::new();
+    if load.plan.implementation != "alone" {
+        for _ in 0..SUBSCRIBERS {
+            replayers.push(Replayer::begin(&mut log, old)?);
+        }
+    }
+    let given = Rc::new(Cell::new(0));
+    for _ in 0..SUBSCRIBERS {
+        let notes = Rc::clone(&given);
+        let note = move |delivery: &Delivery<'_>| {
+            if let Delivery::Chunk(_) = delivery {
+                notes.set(notes.get() + 1);
+            }
+        };
+        log.shard.subscribe(log.id, SubscribeSpec::default(), note).map_err(|e| e.to_string())?;
+    }
+    let payload = load.payload();
+    let mut samples_ns = Vec::with_capacity(1 << 20);
+    let (before, start_ns) = (preemption_count(), now_ns());
+    let until_ns = start_ns + load.plan.duration.as_nanos() as u64;
+    let mut planned_ns = start_ns;
+    while planned_ns < until_ns {
+        planned_ns += PERIOD_NS;
+        while now_ns() < planned_ns {
+            log.shard.turn();
+        }
+        log.send(&payload, 1)?;
+        let deadline_ns = now_ns() + STALL_NS_MAX;
+        while given.get() < log.published_seq * SUBSCRIBERS {
+            log.shard.turn();
+            log.check(deadline_ns)?;
+        }
+        samples_ns.push(sample_since(planned_ns));
+        for replayer in &mut replayers {
+            if replayer.seen.get() >= kept {
+                let left = log.shard.unsubscribe(replayer.subscriber);
+                left.map_err(|error| error.to_string())?;
+                *replayer = Replayer::begin(&mut log, old)?;
+            }
+        }
+    }
+    Ok(Found::times(&samples_ns, start_ns, before))
+}
+
 fn recovery(load: &Load, folder: &Path) -> Result<Found, String> {
-    let mut log = Log::fill(load, folder)?;
-    log.shard.finish(log.id, Ok(())).map_err(|error| error.to_string())?;
-    drop(log);
+    drop(Log::fill(load, folder, load.messages())?);
+    let active = (ACTIVE_BYTES / load.plan.size_bytes as u64).min(load.messages());
     let mut samples_ns = Vec::new();
     let (before, start_ns) = (preemption_count(), now_ns());
     while samples_ns.is_empty() || now_ns() - start_ns < load.plan.duration.as_nanos() as u64 {
+        drop(Log::fill(load, folder, active)?);
         let opened_ns = now_ns();
         let opened = Shard::new(config(load, folder));
         samples_ns.push(sample_since(opened_ns));
         let (shard, _) = opened.map_err(|error| error.to_string())?;
         match shard.kept_executions().len() {
-            1 => {}
-            other => return Err(format!("{other} executions were found, not one")),
+            found if found == 1 + samples_ns.len() => {}
+            other => return Err(format!("{other} executions were found")),
         }
     }
     Ok(Found::times(&samples_ns, start_ns, before))
