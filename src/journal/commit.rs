@@ -66,6 +66,8 @@ struct OpenBlock {
     since: Instant,
     is_awaited: bool,
     is_urgent: bool,
+    /// True if it is in the part of a segment that only ends and holes may use.
+    is_reserve: bool,
 }
 
 /// The level that some executions have reached.
@@ -148,7 +150,7 @@ impl Commit {
 
     /// True if everything that was appended is on the disk.
     pub fn is_all_synced(&self) -> bool {
-        self.open.is_none() && (self.synced == self.next || self.dirty_since.is_none())
+        self.open.is_none() && self.flights.iter().all(|flight| flight.is_mark)
     }
 
     /// Takes a free buffer for an index. Some stay for blocks.
@@ -167,14 +169,22 @@ impl Commit {
         !self.buffers.is_empty() && !self.lists.is_empty()
     }
 
+    /// True if the block that is being filled is in the part of a segment that only ends and holes
+    /// may use.
+    #[inline]
+    pub fn is_in_reserve(&self) -> bool {
+        self.open.as_ref().is_some_and(|open| open.is_reserve)
+    }
+
     /// Begins a block of at most `room_bytes`.
-    pub fn begin(&mut self, room_bytes: u32, now: Instant) {
+    pub fn begin(&mut self, room_bytes: u32, is_reserve: bool, now: Instant) {
         assert!(self.open.is_none());
         let buffer = self.buffers.pop().expect("the caller has checked it");
         let touched = self.lists.pop().expect("the caller has checked it");
         let block = Block::new(self.journal, buffer, room_bytes, self.next);
         let (is_awaited, is_urgent) = (false, false);
-        self.open = Some(OpenBlock { block, touched, since: now, is_awaited, is_urgent });
+        let open = OpenBlock { block, touched, since: now, is_awaited, is_urgent, is_reserve };
+        self.open = Some(open);
         self.mark_at = None;
     }
 
@@ -287,7 +297,7 @@ impl Commit {
         if !has_room {
             self.mark_at = None;
         } else if is_due && self.open.is_none() && self.can_begin() && self.flights.is_empty() {
-            self.begin(JOURNAL_PAGE_BYTES, moment.now);
+            self.begin(JOURNAL_PAGE_BYTES, true, moment.now);
             let open = self.open.take().expect("it was just begun");
             let stamp = self.stamp(BlockKind::Mark, moment);
             self.enqueue(open.block, &stamp, open.touched, false);

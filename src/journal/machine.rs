@@ -223,8 +223,11 @@ impl Journal {
         payload: &[u8],
         moment: Moment,
     ) -> bool {
-        let has_room =
-            self.put_missing(name, moment) && self.put_chunk(name, entry, payload, moment);
+        // A hole is recorded when the chunk behind it has room, or it would be one of many.
+        let has_room = (self.living(name).missing.is_none()
+            || self.has_chunk_room(entry.length, moment))
+            && self.put_missing(name, moment)
+            && self.put_chunk(name, entry, payload, moment);
         if has_room {
             self.counters.chunks += 1;
             self.counters.bytes += u64::from(entry.length);
@@ -232,10 +235,16 @@ impl Journal {
         has_room
     }
 
-    /// Records the chunks of an execution that are missing, if there is room for that now. An
-    /// append and the end do so by themselves.
-    pub fn record_missing(&mut self, name: KeptId, moment: Moment) {
-        if self.catalogue.get(name).is_some_and(|kept| kept.ended.is_none()) {
+    /// Records the chunks of an execution that are missing, if there is room for that now. It uses
+    /// the room for records only if somebody waits (`is_awaited`). An append and the end record
+    /// them by themselves.
+    pub fn record_missing(&mut self, name: KeptId, is_awaited: bool, moment: Moment) {
+        let is_missing =
+            |kept: &Kept| kept.living.as_ref().is_some_and(|living| living.missing.is_some());
+        let is_running = |kept: &&Kept| kept.ended.is_none();
+        if self.catalogue.get(name).filter(is_running).is_some_and(is_missing)
+            && (is_awaited || self.has_chunk_room(0, moment))
+        {
             self.put_missing(name, moment);
         }
     }
@@ -546,6 +555,9 @@ impl Journal {
         moment: Moment,
     ) -> bool {
         loop {
+            if !self.leave_reserve(moment) {
+                return false;
+            }
             let kept = self.catalogue.get_mut(name).expect("a running execution is kept");
             let living = kept.living.as_mut().expect("a running execution lives");
             if !self.commit.can_touch(&living.hint) {
@@ -553,8 +565,7 @@ impl Journal {
                 continue;
             }
             let Some(block) = self.commit.open_block() else {
-                let bytes = RUN_HEADER_BYTES + TOTALS_BYTES_MAX + chunk_bytes(entry.length);
-                if !self.begin_block(bytes, Reserve::Keep, moment) {
+                if !self.has_chunk_room(entry.length, moment) {
                     return false;
                 }
                 continue;
@@ -596,8 +607,11 @@ impl Journal {
             return None;
         }
         loop {
-            if self.commit.has_open() && !self.commit.can_touch(&TouchHint::default()) {
+            if !self.commit.can_touch(&TouchHint::default()) {
                 self.close_block(moment);
+            }
+            if reserve == Reserve::Keep && !self.leave_reserve(moment) {
+                return None;
             }
             let Some(block) = self.commit.open_block() else {
                 let bytes = RUN_HEADER_BYTES + TOTALS_BYTES_MAX + 16 + self.scratch.len() as u32;
@@ -643,6 +657,30 @@ impl Journal {
         self.table.last_us = moment.wall_us;
     }
 
+    /// True if the open block, or one that begins now, takes chunks.
+    fn has_chunk_room(&mut self, length: u32, moment: Moment) -> bool {
+        let bytes = RUN_HEADER_BYTES + TOTALS_BYTES_MAX + chunk_bytes(length);
+        self.leave_reserve(moment)
+            && (self.commit.has_open() || self.begin_block(bytes, Reserve::Keep, moment))
+    }
+
+    /// Closes the open block if it is in the reserve and the next segment is ready. Returns false
+    /// if it stays there.
+    #[inline]
+    fn leave_reserve(&mut self, moment: Moment) -> bool {
+        if !self.commit.is_in_reserve() {
+            return true;
+        }
+        if self.can_roll() {
+            self.close_block(moment);
+        }
+        !self.commit.is_in_reserve()
+    }
+
+    fn can_roll(&self) -> bool {
+        self.segments.next == Next::Ready && self.sealing.is_none() && self.spare.is_some()
+    }
+
     /// Begins a block with room for a run of `run_bytes`. Returns false if there is none.
     fn begin_block(&mut self, run_bytes: u32, reserve: Reserve, moment: Moment) -> bool {
         if self.fault.is_some() || !self.commit.can_begin() {
@@ -650,19 +688,20 @@ impl Journal {
         }
         let needed_bytes = (BLOCK_HEADER_BYTES + run_bytes).next_multiple_of(JOURNAL_PAGE_BYTES);
         assert!(needed_bytes <= JOURNAL_BLOCK_BYTES_MAX);
-        let floor_bytes = match reserve {
-            Reserve::Keep => needed_bytes.max(BLOCK_BYTES_MIN.min(self.setup.segment_bytes / 32)),
-            Reserve::Use => needed_bytes,
-        };
-        let mut room_bytes = self.room_bytes(reserve);
+        let floor_bytes = needed_bytes.max(BLOCK_BYTES_MIN.min(self.setup.segment_bytes / 32));
+        let mut room_bytes = self.room_bytes(Reserve::Keep);
         if room_bytes < floor_bytes && self.roll() {
-            room_bytes = self.room_bytes(reserve);
+            room_bytes = self.room_bytes(Reserve::Keep);
+        }
+        let is_reserve = room_bytes < needed_bytes && reserve == Reserve::Use;
+        if is_reserve {
+            room_bytes = self.room_bytes(Reserve::Use);
         }
         if room_bytes < needed_bytes {
             self.counters.roll_waits += 1;
             return false;
         }
-        self.commit.begin(room_bytes, moment.now);
+        self.commit.begin(room_bytes, is_reserve, moment.now);
         true
     }
 
@@ -687,7 +726,7 @@ impl Journal {
 
     /// Moves to the next segment. Returns false if it is not ready.
     fn roll(&mut self) -> bool {
-        if self.segments.next != Next::Ready || self.sealing.is_some() {
+        if !self.can_roll() {
             return false;
         }
         let Some(mut table) = self.spare.take() else { return false };

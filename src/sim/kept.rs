@@ -631,9 +631,10 @@ impl Trial {
             let is_promised = model.durability == Durability::Synced || !has_lost_cache;
             let may_be_lost = !is_promised || self.is_damaged();
             if !kept.contains(&id) {
-                // What has ended may have expired.
+                // What has ended may have expired, for want of room as soon as the shard is open.
                 let was_promised = model.durable_seq > Some(0) && model.told.is_none();
-                let has_expired = !model.runs;
+                let counters = self.shard.journal().expect("it has one").counters;
+                let has_expired = !model.runs || counters.removed_segments > 0;
                 assert!(!was_promised || may_be_lost || has_expired, "{number} is gone");
                 self.counts.lost += 1;
                 self.models.swap_remove(at);

@@ -366,7 +366,9 @@ impl Keeping {
         }
         let moment = self.moment(now);
         for kept in &self.holed {
-            self.journal.record_missing(*kept, moment); // Nothing may follow that would do so.
+            let is_awaited = self.waiting.iter().any(|waiting| waiting.kept == *kept);
+            // Nothing may follow that would do so.
+            self.journal.record_missing(*kept, is_awaited, moment);
         }
         if !self.waiting.is_empty() {
             self.journal.await_sync();
