@@ -1,4 +1,5 @@
-//! The place of a chunk: in a segment that is being filled, or behind the index of a full one.
+//! Finds executions, and the place of a chunk: in a segment that is being filled, or behind the index
+//! of a full one.
 
 use super::answers::Fault;
 use super::catalogue::{Kept, KeptId};
@@ -127,6 +128,28 @@ fn place_of(segment_number: u64, row: RunRow) -> Place {
 }
 
 impl Journal {
+    /// The execution with this id, unless it was deleted or has expired.
+    pub fn find(&self, id: u128) -> Option<KeptId> {
+        let name = self.catalogue.find(id)?;
+        let kept = self.catalogue.get(name)?;
+        (!kept.is_deleted && !self.has_expired(kept)).then_some(name)
+    }
+
+    /// An execution.
+    pub fn get(&self, name: KeptId) -> Option<&Kept> {
+        self.catalogue.get(name)
+    }
+
+    /// All executions.
+    pub fn executions(&self) -> impl Iterator<Item = (KeptId, &Kept)> {
+        self.catalogue.iter().filter(|(_, kept)| !kept.is_deleted && !self.has_expired(kept))
+    }
+
+    /// True if the segment with its description is gone.
+    fn has_expired(&self, kept: &Kept) -> bool {
+        kept.opened.lsn.segment_number() < self.segments.oldest
+    }
+
     /// The place of chunk `seq` of an execution; `None` if it was not published yet, or if the
     /// execution is not kept.
     pub fn locate(&mut self, name: KeptId, seq: u64) -> Option<Place> {

@@ -122,28 +122,6 @@ impl Journal {
         self.fault
     }
 
-    /// The execution with this id, unless it was deleted or has expired.
-    pub fn find(&self, id: u128) -> Option<KeptId> {
-        let name = self.catalogue.find(id)?;
-        let kept = self.catalogue.get(name)?;
-        (!kept.is_deleted && !self.has_expired(kept)).then_some(name)
-    }
-
-    /// An execution.
-    pub fn get(&self, name: KeptId) -> Option<&Kept> {
-        self.catalogue.get(name)
-    }
-
-    /// All executions.
-    pub fn executions(&self) -> impl Iterator<Item = (KeptId, &Kept)> {
-        self.catalogue.iter().filter(|(_, kept)| !kept.is_deleted && !self.has_expired(kept))
-    }
-
-    /// True if the segment with its description is gone.
-    fn has_expired(&self, kept: &Kept) -> bool {
-        kept.opened.lsn.segment_number() < self.segments.oldest
-    }
-
     /// Begins to keep an execution. `details` describe it to the
     /// readers of the journal.
     ///
