@@ -95,7 +95,7 @@ impl Segments {
     /// True if the next segment should be made now. `used_bytes` of the present one are used.
     pub fn wants_next(&self, setup: &Setup, used_bytes: u32, now: Instant) -> bool {
         match self.next {
-            Next::Absent => used_bytes >= setup.segment_bytes / 8,
+            Next::Absent => used_bytes >= setup.segment_bytes / 4,
             Next::Failed { retry_at } => now >= retry_at,
             Next::Preparing | Next::Ready => false,
         }
