@@ -335,12 +335,7 @@ impl Trial {
 
     fn step(&mut self) {
         match self.random.below(100) {
-            0..5 => {
-                self.open();
-                if self.random.chance(1, 40) {
-                    self.crash(); // Its description is on its way.
-                }
-            }
+            0..5 => self.open(),
             5..55 => self.append(),
             55..59 => self.end(),
             59..61 => self.read_one(),

@@ -154,7 +154,14 @@ impl Trial {
         // The header of a block precedes its first run.
         let (_, row) = rows[self.random.below(rows.len() as u64) as usize];
         let from = row.offset_bytes - BLOCK_HEADER_BYTES;
-        let offset = from + self.random.below(u64::from(BLOCK_HEADER_BYTES + row.bytes)) as u32;
+        let mut offset = from + self.random.below(u64::from(BLOCK_HEADER_BYTES + row.bytes)) as u32;
+        let is_here = |record: &Record| record.lsn.segment_number() == segment_number;
+        let descriptions = self.process.journal.executions().map(|(_, kept)| kept.opened);
+        if let Some(record) = descriptions.filter(is_here).last()
+            && self.random.chance(1, 4)
+        {
+            offset = record.lsn.offset_bytes() + self.random.below(record.bytes.into()) as u32;
+        }
         for (id, row) in rows {
             if (row.offset_bytes..row.offset_bytes + row.bytes).contains(&offset) {
                 let model = self.models.get_mut(&id).expect("it was opened");
