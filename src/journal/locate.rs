@@ -1,5 +1,5 @@
-//! Finds executions, and the place of a chunk: in a segment that is being filled, or behind the index
-//! of a full one.
+//! Finds executions, and the place of a chunk: in a segment that is being filled, or behind the
+//! index of a full one.
 
 use super::answers::Fault;
 use super::catalogue::{Kept, KeptId};
