@@ -63,8 +63,8 @@ pub trait Files {
     /// The error of the file.
     fn sync(&mut self, segment_number: u64) -> io::Result<()>;
 
-    /// Makes a segment with this header, and syncs it, and its name. It becomes of `empty`, which
-    /// is no segment any more, or it is full of zeros.
+    /// Makes a segment with this header, and syncs it, and its name. It takes the file of the
+    /// segment `empty`, which is none any more. Without one, it makes a file of zeros.
     ///
     /// # Errors
     /// The error of the directory or of a file.

@@ -81,6 +81,16 @@ impl Kept {
         self.shard.execute_prepared(prepared, options).unwrap()
     }
 
+    /// Runs the next job of a tool on a thread of its own.
+    pub fn run_next_job(&mut self) -> JoinHandle<()> {
+        let job = self.shard.next_job().unwrap();
+        std::thread::spawn(move || {
+            let mut output = job.output;
+            let result = (job.work)(&mut output);
+            (job.done)(output.into_writer(), result, false);
+        })
+    }
+
     /// Lets time pass. The shard gets a turn at each of its deadlines.
     pub fn pass(&mut self, time: Duration) {
         let until = self.world.now() + time;
@@ -182,12 +192,7 @@ impl Syncing {
         let id = kept.open(Work::Thread(Box::new(work)), durability);
         kept.pass(MILLISECOND);
         kept.disk.hold();
-        let job = kept.shard.next_job().unwrap();
-        let thread = std::thread::spawn(move || {
-            let mut output = job.output;
-            let result = (job.work)(&mut output);
-            (job.done)(output.into_writer(), result, false);
-        });
+        let thread = kept.run_next_job();
         while kept.shard.inspect(id).unwrap().head_seq == 0 {
             kept.pass(MILLISECOND);
             std::thread::yield_now();

@@ -156,12 +156,7 @@ fn a_tool_on_a_thread_waits_for_the_disk_and_goes_on() {
         let given = follow(&mut kept, id, Policy::Replay);
         kept.pass(MILLISECOND);
         kept.disk.hold();
-        let job = kept.shard.next_job().unwrap();
-        let thread = std::thread::spawn(move || {
-            let mut output = job.output;
-            let result = (job.work)(&mut output);
-            (job.done)(output.into_writer(), result, false);
-        });
+        let thread = kept.run_next_job();
         while kept.shard.journal().unwrap().counters.chunks == 0 {
             kept.pass(Duration::from_micros(10));
             std::thread::yield_now();
