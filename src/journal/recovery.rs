@@ -10,7 +10,7 @@
 //! and the stretch is reported as corrupt. If none says so, it is the torn end of the last writes.
 //! Then the segment ends before it, and whatever stands behind it is never used.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
 use std::io;
 
@@ -24,7 +24,7 @@ use super::records::{Ended, Opened};
 use super::seal::{self, Sealing};
 use super::segments::Sealed;
 use super::table::Table;
-use super::walk::{Place, Walk, read_whole};
+use super::walk::{Place, Rest, Walk, read_whole};
 use super::{Moment, Setup};
 use crate::base::PageBuffer;
 use crate::limits::{
@@ -130,6 +130,8 @@ pub struct Contents {
     to_seal: Vec<(Table, Trailer, u32)>,
     /// Segments without any block that counts.
     empty: Vec<Empty>,
+    /// The contents of segments that were looked through.
+    pub(super) rests: BTreeMap<u64, Rest>,
     /// The number and the end of the last segment that counts.
     pub(super) last_end: Option<(u64, u32)>,
     /// True once a segment has lost its end.
@@ -230,6 +232,7 @@ impl Contents {
             positions: HashMap::new(),
             to_seal: Vec::new(),
             empty: Vec::new(),
+            rests: BTreeMap::new(),
             last_end: None,
             is_cut: false,
             findings: Findings::default(),

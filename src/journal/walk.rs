@@ -5,8 +5,9 @@ use std::io;
 use super::block::{Rot, Run, is_padded, runs};
 use super::format::{BLOCK_HEADER_BYTES, BlockHeader, Lsn, RunKind};
 use super::index::is_page;
-use super::recovery::{Contents, Files, RecoveryError};
+use super::recovery::{Contents, Files, RecoveryError, whole_pages};
 use super::table::Table;
+use crate::base::PageBuffer;
 use crate::base::planted::{Planted, planted};
 use crate::limits::{JOURNAL_BLOCK_BYTES_MAX, JOURNAL_PAGE_BYTES};
 
@@ -21,6 +22,16 @@ pub(super) struct Place<'a> {
     pub later: &'a [(u64, u64)],
 }
 
+/// The content of a segment from a place on, which no walk has reached.
+#[derive(Clone, Copy)]
+pub(super) struct Rest {
+    from_bytes: u32,
+    /// Everything before this place was on the disk, according to the blocks in the rest.
+    synced: Lsn,
+    /// The end of the last page that is not zero.
+    used_bytes: u32,
+}
+
 /// A walk over the blocks of one segment.
 pub(super) struct Walk<'a> {
     contents: &'a mut Contents,
@@ -31,7 +42,7 @@ pub(super) struct Walk<'a> {
     later: &'a [(u64, u64)],
     /// Everything before this place was on the disk, according to later segments.
     synced: Lsn,
-    /// True once the rest of the segment was looked through for such places.
+    /// True once the rest of the segment, and later ones, were looked through for such places.
     has_looked: bool,
     /// The end of the last block that was taken without its header.
     headless_end: u32,
@@ -47,10 +58,13 @@ struct Window {
     from_bytes: u32,
 }
 
-/// Size of the window: two of the longest blocks.
-const WINDOW_BYTES: usize = 2 * JOURNAL_BLOCK_BYTES_MAX as usize;
+/// Size of the window: eight of the longest blocks, which are read at the same time.
+const WINDOW_BYTES: usize = 8 * JOURNAL_BLOCK_BYTES_MAX as usize;
+const ZEROS: [u8; JOURNAL_PAGE_BYTES as usize] = [0; JOURNAL_PAGE_BYTES as usize];
 
 impl Window {
+    const EMPTY: Window = Window { bytes: Vec::new(), from_bytes: 0 };
+
     /// The bytes from an offset on: a whole block, if the segment has that many.
     fn at(&mut self, files: &mut impl Files, lsn: Lsn, segment_bytes: u32) -> io::Result<&[u8]> {
         let at = lsn.offset_bytes();
@@ -83,7 +97,7 @@ impl<'a> Walk<'a> {
             headless_end: 0,
             end_bytes: JOURNAL_PAGE_BYTES,
             is_blank: false,
-            window: Window { bytes: Vec::new(), from_bytes: 0 },
+            window: Window::EMPTY,
         }
     }
 
@@ -143,35 +157,49 @@ impl<'a> Walk<'a> {
         }
         if self.synced <= lsn && !self.has_looked {
             self.has_looked = true;
-            self.look_from(files, lsn.after(JOURNAL_PAGE_BYTES), self.segment_bytes)?;
-            for &(number, bytes) in self.later {
-                self.look_from(files, Lsn::new(number, JOURNAL_PAGE_BYTES), bytes as u32)?;
+            let rest = self.rest(files, lsn, self.segment_bytes)?;
+            self.synced = self.synced.max(rest.synced);
+            for &(number, file_bytes) in self.later {
+                let first = Lsn::new(number, JOURNAL_PAGE_BYTES);
+                let rest = self.rest(files, first, whole_pages(file_bytes))?;
+                self.synced = self.synced.max(rest.synced);
             }
         }
         Ok(self.synced > lsn)
     }
 
-    /// Looks at all blocks from a place to the end of its segment.
-    fn look_from(
+    /// The content of a segment from a place on. A segment is read through once, although the walks
+    /// of earlier ones look at it too.
+    fn rest(
         &mut self,
         files: &mut impl Files,
         from: Lsn,
         segment_bytes: u32,
-    ) -> Result<(), RecoveryError> {
-        let mut window = Window { bytes: Vec::new(), from_bytes: 0 };
-        let mut at = from.offset_bytes();
-        while at < segment_bytes {
-            let lsn = Lsn::new(from.segment_number(), at);
+    ) -> Result<Rest, RecoveryError> {
+        let (number, from_bytes) = (from.segment_number(), from.offset_bytes());
+        let known = self.contents.rests.get(&number);
+        if let Some(rest) = known.filter(|rest| rest.from_bytes <= from_bytes) {
+            return Ok(*rest);
+        }
+        let mut rest = Rest { from_bytes, synced: Lsn(0), used_bytes: 0 };
+        let mut window = Window::EMPTY;
+        for at in (from_bytes..segment_bytes).step_by(JOURNAL_PAGE_BYTES as usize) {
+            let lsn = Lsn::new(number, at);
             let bytes = window.at(files, lsn, segment_bytes)?;
+            let page = &bytes[..bytes.len().min(ZEROS.len())];
+            if *page == ZEROS[..page.len()] {
+                continue;
+            }
+            rest.used_bytes = at + JOURNAL_PAGE_BYTES;
             if let Ok(header) = BlockHeader::decode(self.contents.journal, lsn, bytes) {
-                self.synced = self.synced.max(header.synced);
+                rest.synced = rest.synced.max(header.synced);
                 if planted(Planted::TailTakenForRot) {
-                    self.synced = self.synced.max(lsn);
+                    rest.synced = rest.synced.max(lsn);
                 }
             }
-            at += JOURNAL_PAGE_BYTES;
         }
-        Ok(())
+        self.contents.rests.insert(number, rest);
+        Ok(rest)
     }
 
     /// The end of the segment, if a later recovery or the first block of the next one tells it.
@@ -181,11 +209,11 @@ impl<'a> Walk<'a> {
             return Ok(Some(end.offset_bytes()).filter(is_inside));
         }
         let next = self.later.first().filter(|(number, _)| *number == self.number + 1);
-        let Some(&(number, bytes)) = next else { return Ok(None) };
-        let mut window = Window { bytes: Vec::new(), from_bytes: 0 };
+        let Some(&(number, _)) = next else { return Ok(None) };
+        let mut page = PageBuffer::new(JOURNAL_PAGE_BYTES as usize);
         let lsn = Lsn::new(number, JOURNAL_PAGE_BYTES);
-        let first = window.at(files, lsn, bytes as u32)?;
-        let first = BlockHeader::decode(self.contents.journal, lsn, first).ok();
+        read_whole(files, lsn, &mut page)?;
+        let first = BlockHeader::decode(self.contents.journal, lsn, &page).ok();
         let pages = first.map(|first| u32::from(first.previous_pages)).filter(|pages| *pages > 0);
         let end_bytes = pages.map(|pages| pages * JOURNAL_PAGE_BYTES);
         Ok(end_bytes.filter(|end_bytes| *end_bytes <= self.segment_bytes))
@@ -221,17 +249,8 @@ impl<'a> Walk<'a> {
 
     /// Counts what stands behind the end.
     fn note_torn(&mut self, files: &mut impl Files, from: u32) -> Result<(), RecoveryError> {
-        let mut last = from;
-        let mut at = from;
-        while at < self.segment_bytes {
-            let lsn = Lsn::new(self.number, at);
-            let bytes = self.window.at(files, lsn, self.segment_bytes)?;
-            let page = &bytes[..bytes.len().min(JOURNAL_PAGE_BYTES as usize)];
-            at += JOURNAL_PAGE_BYTES;
-            if page.iter().any(|byte| *byte != 0) {
-                last = at;
-            }
-        }
+        let rest = self.rest(files, Lsn::new(self.number, from), self.segment_bytes)?;
+        let last = rest.used_bytes.max(from);
         self.contents.findings.torn_bytes += u64::from(last - from);
         self.is_blank = last == JOURNAL_PAGE_BYTES;
         Ok(())
@@ -307,8 +326,11 @@ pub(super) fn read_with_holes(
     if let Ok(read) = files.read(lsn, buffer) {
         return Ok(read);
     }
-    let (mut at, mut failed) = (0, 0);
+    let (mut at, mut failed) = (0_u32, 0);
     for page in buffer.chunks_mut(JOURNAL_PAGE_BYTES as usize) {
+        if at.is_multiple_of(STRETCH_BYTES) {
+            failed = 0;
+        }
         match files.read(lsn.after(at), page) {
             Ok(read) if read < page.len() => return Ok(at as usize + read),
             Ok(_) => {}
@@ -325,3 +347,4 @@ pub(super) fn read_with_holes(
 
 /// Number of pages that may be unreadable in one stretch before the disk counts as broken.
 const UNREADABLE_PAGES_MAX: u32 = 64;
+const STRETCH_BYTES: u32 = 1 << 20;

@@ -11,7 +11,9 @@ use crate::base::PageBuffer;
 use crate::journal::format::{Lsn, SegmentHeader};
 use crate::journal::recovery::{Files, Recovered, RecoveryError, recover};
 use crate::journal::{Moment, Setup};
-use crate::limits::{DISK_FILES_MAX, JOURNAL_BLOCK_BYTES_MAX, JOURNAL_PAGE_BYTES};
+use crate::limits::{
+    DISK_FILES_MAX, DISK_OPERATIONS_MAX, JOURNAL_BLOCK_BYTES_MAX, JOURNAL_PAGE_BYTES,
+};
 use crate::reactor::{
     DiskAnswer, DiskDone, DiskRequest, DiskSetup, DiskWork, FileId, FileName, Reactor,
 };
@@ -35,7 +37,7 @@ pub fn open_journal<R: Reactor>(
     setup: &Setup,
 ) -> Result<(Recovered, JournalFiles), OpenJournalError> {
     reactor.open_disk(disk).map_err(OpenJournalError::Directory)?;
-    let mut waiting = Waiting { reactor, open: BTreeMap::new(), synced: Lsn(0) };
+    let mut waiting = Waiting::on(reactor);
     waiting.remove_unfinished().map_err(OpenJournalError::Directory)?;
     let moment = Moment { now: waiting.reactor.now(), wall_us: waiting.reactor.wall_us() };
     let recovered = recover(&mut waiting, setup, moment).map_err(OpenJournalError::Files)?;
@@ -44,18 +46,38 @@ pub fn open_journal<R: Reactor>(
     Ok((recovered, files))
 }
 
-/// A reactor whose owner waits for each operation.
+/// A reactor whose owner waits for its operations.
 struct Waiting<'a, R> {
     reactor: &'a mut R,
     open: BTreeMap<u64, FileId>,
     /// The disk has everything before it.
     synced: Lsn,
+    /// Buffers for reads.
+    buffers: Vec<PageBuffer>,
 }
 
-impl<R: Reactor> Waiting<'_, R> {
+/// Number of reads that are under way at the same time.
+const READS_MAX: usize = 8;
+/// Size of one read.
+const READ_BYTES: usize = JOURNAL_BLOCK_BYTES_MAX as usize;
+const _: () = assert!(READS_MAX <= DISK_OPERATIONS_MAX as usize);
+
+impl<'a, R: Reactor> Waiting<'a, R> {
+    fn on(reactor: &'a mut R) -> Waiting<'a, R> {
+        Waiting { reactor, open: BTreeMap::new(), synced: Lsn(0), buffers: Vec::new() }
+    }
+
     fn carry_out(&mut self, work: DiskWork) -> DiskDone {
-        let request = DiskRequest { token: 0, work };
-        self.reactor.submit_disk(request).expect("nothing else is under way");
+        self.submit(0, work);
+        self.next_done()
+    }
+
+    fn submit(&mut self, token: u64, work: DiskWork) {
+        let request = DiskRequest { token, work };
+        self.reactor.submit_disk(request).expect("there is room for it");
+    }
+
+    fn next_done(&mut self) -> DiskDone {
         loop {
             self.reactor.poll();
             if let Some(done) = self.reactor.next_disk_event() {
@@ -63,6 +85,38 @@ impl<R: Reactor> Waiting<'_, R> {
             }
             self.reactor.wait(None);
         }
+    }
+
+    /// Reads at most [`READS_MAX`] pieces at the same time.
+    fn read_pieces(&mut self, file: FileId, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        let mut pieces: Vec<&mut [u8]> = into.chunks_mut(READ_BYTES).collect();
+        for (at, piece) in pieces.iter().enumerate() {
+            let offset = offset + (at * READ_BYTES) as u64;
+            let buffer = self.buffers.pop().unwrap_or_else(|| PageBuffer::new(READ_BYTES));
+            let bytes = piece.len() as u32;
+            self.submit(at as u64, DiskWork::Read { file, offset, buffer, bytes });
+        }
+        let mut taken = [0; READS_MAX];
+        let mut failure = None;
+        for _ in 0..pieces.len() {
+            let DiskDone { token, result, buffer } = self.next_done();
+            let (at, buffer) = (token as usize, buffer.expect("a read has one"));
+            match result {
+                Ok(DiskAnswer::Bytes(bytes)) => {
+                    taken[at] = bytes as usize;
+                    pieces[at][..taken[at]].copy_from_slice(&buffer[..taken[at]]);
+                }
+                Ok(answer) => panic!("a file was read, and the answer is {answer:?}"),
+                Err(error) => failure = Some(error),
+            }
+            self.buffers.push(buffer);
+        }
+        if let Some(error) = failure {
+            return Err(error);
+        }
+        // What follows a short piece is behind the end of the file.
+        let whole = taken.iter().take_while(|bytes| **bytes == READ_BYTES).count();
+        Ok(whole * READ_BYTES + taken.get(whole).unwrap_or(&0))
     }
 
     fn done(&mut self, work: DiskWork) -> io::Result<()> {
@@ -151,18 +205,11 @@ impl<R: Reactor> Files for Waiting<'_, R> {
     fn read(&mut self, lsn: Lsn, buffer: &mut [u8]) -> io::Result<usize> {
         let file = self.file(lsn.segment_number())?;
         let mut read = 0;
-        while read < buffer.len() {
-            let bytes = (buffer.len() - read).min(JOURNAL_BLOCK_BYTES_MAX as usize);
-            let page_bytes = bytes.next_multiple_of(JOURNAL_PAGE_BYTES as usize);
-            let offset = u64::from(lsn.offset_bytes()) + read as u64;
-            let page = PageBuffer::new(page_bytes);
-            let work = DiskWork::Read { file, offset, buffer: page, bytes: bytes as u32 };
-            let done = self.carry_out(work);
-            let DiskAnswer::Bytes(taken) = done.result? else { panic!("a file was read") };
-            let from = done.buffer.expect("a read has one");
-            buffer[read..read + taken as usize].copy_from_slice(&from[..taken as usize]);
-            read += taken as usize;
-            if (taken as usize) < bytes {
+        for group in buffer.chunks_mut(READS_MAX * READ_BYTES) {
+            let taken =
+                self.read_pieces(file, u64::from(lsn.offset_bytes()) + read as u64, group)?;
+            read += taken;
+            if taken < group.len() {
                 break;
             }
         }
