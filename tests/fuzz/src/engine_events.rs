@@ -55,6 +55,8 @@ struct Sub {
     next_seq: u64,
     /// True while the disk was asked for chunks.
     is_fetching: bool,
+    /// True if the ring keeps chunks that it may come back for.
+    replays: bool,
     is_over: bool,
 }
 
@@ -418,11 +420,13 @@ impl World {
     }
 
     fn begin(&mut self, subscribed: Subscribed, place: SubscriberPlace) {
-        let Subscribed { subscriber: id, terms, cursor, .. } = subscribed;
+        let Subscribed { subscriber: id, terms, cursor, replay, .. } = subscribed;
         self.subs.retain(|sub| sub.id != id);
         let (kinds, is_all, next_seq) = (terms.kinds, terms.kinds.is_all(), cursor.next_seq);
         let is_fetching = self.questions.iter().any(|question| question.subscriber == id);
-        self.subs.push(Sub { id, place, kinds, is_all, next_seq, is_fetching, is_over: false });
+        let (replays, is_over) = (replay.is_some(), false);
+        let sub = Sub { id, place, kinds, is_all, next_seq, is_fetching, replays, is_over };
+        self.subs.push(sub);
     }
 
     fn leave(&mut self, draw: &mut Draw<'_>) {
@@ -473,11 +477,16 @@ impl World {
 
     fn tell_of_subscriber(&mut self, draw: &mut Draw<'_>) {
         let subscriber = self.some_subscriber(draw);
-        let event = match draw.below(5) {
+        let event = match draw.below(6) {
             0 => Event::Demand(subscriber, draw.one_of(&[0, 1, 2, 7, 1_000, u32::MAX])),
             1 => Event::Lost(subscriber),
             2 => Event::ReaderAt(subscriber, draw.number() >> draw.below(64)),
             3 => Event::ReaderWild(subscriber),
+            4 => {
+                let known = self.subs.iter().find(|sub| sub.id == subscriber);
+                let is_held = known.is_some_and(|sub| sub.replays);
+                Event::ReaderLevel(subscriber, is_held || draw.flag())
+            }
             _ => Event::ReaderGone(subscriber),
         };
         let is_remote = |sub: &Sub| sub.id == subscriber && sub.place == SubscriberPlace::Remote;
@@ -503,11 +512,13 @@ impl World {
     fn tell_of_producer(&mut self, draw: &mut Draw<'_>) {
         let execution = self.some_execution(draw).slot;
         let text = draw.text();
-        let event = match draw.below(6) {
+        let event = match draw.below(8) {
             0 => Event::TotalExpected(execution, draw.number()),
             1 => Event::Exited(execution, Exit::Code(3)),
             2 => Event::Sleeping(execution, Instant::from_nanos(draw.number())),
             3 => Event::RingReturned,
+            4 => Event::HeldByDisk(execution),
+            5 => Event::DiskMoved(execution),
             _ => Event::Progressed(execution, report(&text, draw)),
         };
         self.handle(event, draw);
@@ -585,7 +596,7 @@ fn subscribe_spec(draw: &mut Draw<'_>) -> SubscribeSpec {
         spec.place = SubscriberPlace::Remote;
     }
     if is_set(7) {
-        spec.replays = draw.flag();
+        (spec.replays, spec.reads_disk) = (draw.flag(), draw.flag());
         spec.demand = draw.byte().into();
     }
     spec
