@@ -46,8 +46,13 @@ Usage: bench journal [options]
   --mode replay       give one subscriber everything from the disk, as often as there is time
   --mode live         10,000 messages a second of another execution to 16 subscribers, from the
                       planned time to the last of them, while 16 others replay the journal
+  --mode many         one message of each of 1,000 executions in every millisecond, from the planned
+                      time until all of them are durable
+  --mode first        subscribe from the beginning, until the first message is there; the disk's
+                      bytes are in the page cache
   --mode recovery     open a journal whose last segment is half full, as often as there is time
-  --mib N             replay, live, recovery: MiB of messages in the journal (256, 256, 1024)
+  --mib N             replay, live, first, recovery: MiB of messages in the journal (256; recovery
+                      1024)
 ";
 
 /// Maximum number of bytes that are on their way to the kernel in the mode `sustained`.
@@ -92,6 +97,8 @@ fn measure(load: &Load, folder: &Path) -> Result<Found, Failure> {
         "sustained" => sustained(load, folder).map_err(Failure::Failed),
         "replay" => replay(load, folder).map_err(Failure::Failed),
         "live" => live(load, folder).map_err(Failure::Failed),
+        "many" => many(load, folder).map_err(Failure::Failed),
+        "first" => first(load, folder).map_err(Failure::Failed),
         _ => recovery(load, folder).map_err(Failure::Failed),
     }
 }
@@ -103,6 +110,20 @@ fn config(load: &Load, folder: &Path) -> ShardConfig {
         journal: Some(JournalConfig { is_direct, ..JournalConfig::at(folder) }),
         ..Default::default()
     }
+}
+
+/// Begins an execution that is fed by hand.
+fn execute(
+    shard: &mut Shard,
+    load: &Load,
+    durability: Durability,
+    ring_bytes: u32,
+) -> Result<ExecutionId, String> {
+    let chunk_bytes = load.plan.size_bytes as u32;
+    let need = Need { ring_bytes, chunk_bytes, ..Default::default() };
+    let prepared = Prepared { need, ..Prepared::new(Work::Feed) };
+    let options = ExecuteOptions { durability: Some(durability), ..Default::default() };
+    shard.execute_prepared(prepared, options).map_err(|error| error.to_string())
 }
 
 /// A shard with a journal and one execution.
@@ -121,11 +142,7 @@ impl Log {
 
     /// Begins an execution.
     fn begin(mut shard: Shard, load: &Load, durability: Durability) -> Result<Log, String> {
-        let chunk_bytes = load.plan.size_bytes as u32;
-        let need = Need { ring_bytes: 1 << 20, chunk_bytes, ..Default::default() };
-        let prepared = Prepared { need, ..Prepared::new(Work::Feed) };
-        let options = ExecuteOptions { durability: Some(durability), ..Default::default() };
-        let id = shard.execute_prepared(prepared, options).map_err(|error| error.to_string())?;
+        let id = execute(&mut shard, load, durability, 1 << 20)?;
         Ok(Log { shard, id, published_seq: 0 })
     }
 
@@ -351,6 +368,65 @@ fn live(load: &Load, folder: &Path) -> Result<Found, String> {
                 *replayer = Replayer::begin(&mut log, old)?;
             }
         }
+    }
+    Ok(Found::times(&samples_ns, start_ns, before))
+}
+
+/// Executions in the mode `many`.
+const EXECUTIONS: usize = 1_000;
+/// Time between two messages of one of them.
+const ROUND_NS: u64 = 1_000_000;
+
+fn many(load: &Load, folder: &Path) -> Result<Found, String> {
+    let mut log = Log::open(load, folder, Durability::Synced)?;
+    let mut ids = vec![log.id];
+    for _ in 1..EXECUTIONS {
+        ids.push(execute(&mut log.shard, load, Durability::Synced, 64 << 10)?);
+    }
+    let payload = load.payload();
+    let mut samples_ns = Vec::with_capacity(1 << 20);
+    let (before, start_ns) = (preemption_count(), now_ns());
+    let rounds = load.plan.duration.as_nanos() as u64 / ROUND_NS;
+    let planned_ns = |round: u64| start_ns + round * ROUND_NS;
+    let mut round = 0;
+    while (samples_ns.len() as u64) < rounds {
+        if round < rounds && now_ns() >= planned_ns(round + 1) {
+            round += 1;
+            let now = Instant::from_nanos(now_ns());
+            for id in &ids {
+                let sent = log.shard.publish_at(*id, Kind::Output, 0, &payload, now);
+                sent.map_err(|error| error.to_string())?;
+            }
+        }
+        log.shard.turn();
+        log.check(planned_ns(round) + STALL_NS_MAX)?;
+        let durable_round = |id: &ExecutionId| log.shard.durable_seq(*id).unwrap_or(0);
+        while (samples_ns.len() as u64) < durable_round(&ids[EXECUTIONS - 1])
+            && ids.iter().all(|id| durable_round(id) > samples_ns.len() as u64)
+        {
+            samples_ns.push(sample_since(planned_ns(samples_ns.len() as u64 + 1)));
+        }
+    }
+    match log.missed() {
+        0 => Ok(Found::times(&samples_ns, start_ns, before)),
+        missed => Err(format!("{missed} messages were not kept")),
+    }
+}
+
+fn first(load: &Load, folder: &Path) -> Result<Found, String> {
+    let mut log = Log::fill(load, folder, load.messages())?;
+    let mut samples_ns = Vec::with_capacity(1 << 20);
+    let (before, start_ns) = (preemption_count(), now_ns());
+    while now_ns() - start_ns < load.plan.duration.as_nanos() as u64 {
+        let asked_ns = now_ns();
+        let id = log.id;
+        let replayer = Replayer::begin(&mut log, id)?;
+        while replayer.seen.get() == 0 {
+            log.shard.turn();
+            log.check(asked_ns + STALL_NS_MAX)?;
+        }
+        samples_ns.push(sample_since(asked_ns));
+        log.shard.unsubscribe(replayer.subscriber).map_err(|error| error.to_string())?;
     }
     Ok(Found::times(&samples_ns, start_ns, before))
 }

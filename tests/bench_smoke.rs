@@ -441,6 +441,9 @@ fn a_journal_is_measured_beside_the_floor_and_nothing_is_missed() {
         ("--mode sustained --size 32768 --impl floor", "bytes_per_s"),
         ("--mode replay --size 1024", "bytes_per_s"),
         ("--mode replay --size 32768 --impl floor", "bytes_per_s"),
+        ("--mode live --size 1024", "p50_ns"),
+        ("--mode many", "deliveries_per_s"),
+        ("--mode first --size 1024", "p50_ns"),
         ("--mode recovery --size 1024", "p50_ns"),
     ] {
         let words = format!("journal --smoke --json {}", words.replace("{}", &place.to_string()));

@@ -20,7 +20,8 @@ use super::source::payload;
 use super::{BATCH_CHUNKS, Failure, files, print};
 
 /// The modes. Peers have only the first.
-pub const MODES: [&str; 5] = ["publish", "sustained", "replay", "live", "recovery"];
+pub const MODES: [&str; 7] =
+    ["publish", "sustained", "replay", "live", "many", "first", "recovery"];
 const MEBIBYTES_MAX: u64 = 64 << 10;
 /// The first two numbers of `statfs` for file systems that are no disk: tmpfs and ramfs.
 const MEMORY_FILE_SYSTEMS: [i64; 2] = [0x0102_1994, 0x8584_58f6];
@@ -299,10 +300,10 @@ fn to_json(load: &Load, found: &Found, machine: &str) -> String {
     line.insert("seed".into(), json!(plan.seed));
     line.extend(found.outcome.to_json());
     match load.mode {
-        "publish" | "live" => {
+        "publish" | "live" | "many" => {
             line.insert("deliveries_per_s".into(), json!(per_s(found).round()));
         }
-        "recovery" => {
+        "first" | "recovery" => {
             line.insert("journal_bytes".into(), json!(load.messages() * plan.size_bytes as u64));
         }
         _ => {

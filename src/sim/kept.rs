@@ -17,7 +17,9 @@ use std::time::Duration;
 
 use crate::base::{ExecutionId, Instant, Random, SubscriberId};
 use crate::engine::{EngineLimits, From, SubscribeSpec};
-use crate::limits::{JOURNAL_SEGMENT_BYTES_MIN, RETENTION};
+use crate::limits::{
+    JOURNAL_RETENTION, JOURNAL_SEGMENT_BYTES_MIN, JOURNAL_SETTLING_TIME, RETENTION,
+};
 use crate::memory::RingPoolConfig;
 use crate::reactor::Reactor;
 use crate::shard::{
@@ -76,6 +78,8 @@ struct Counts {
     scrubbed: u64,
     rotten: u64,
     gated: u64,
+    /// Segments that were removed while nobody published.
+    aged: u64,
 }
 
 /// An execution as the oracle knows it.
@@ -192,8 +196,10 @@ fn open_shard(
 ) -> std::io::Result<Shard<SimReactor>> {
     // In a small journal, chunks of running executions expire.
     let (segments, segments_max) = if seed.is_multiple_of(8) { (1, 4) } else { (4, 12) };
+    let is_short = seed % 4 == 1;
     let journal = JournalConfig {
         scrub,
+        retention: if is_short { RETENTION } else { JOURNAL_RETENTION },
         segment_bytes: segments * JOURNAL_SEGMENT_BYTES_MIN,
         bytes_max: segments_max * u64::from(JOURNAL_SEGMENT_BYTES_MIN),
         ..JournalConfig::at(DIRECTORY)
@@ -266,7 +272,7 @@ impl Trial {
         heard.note(self.world.now().nanos());
         self.counts.lies = self.disk.planted().len() as u64;
         let Counts { chunks, crashes, power_cuts, disk_failures, restarted, .. } = self.counts;
-        let Counts { recalled, lies, lost, gated, scrubbed, rotten, .. } = self.counts;
+        let Counts { recalled, lies, lost, gated, scrubbed, rotten, aged, .. } = self.counts;
         let Counts { given, unwritten, expired, corrupt, lag, ends, detached, .. } = heard.counts;
         let Counts { elsewhere, .. } = heard.counts;
         let happened = vec![
@@ -289,6 +295,7 @@ impl Trial {
             ("scrubbed bytes", scrubbed),
             ("damage found by a scrub", rotten),
             ("gated", gated),
+            ("removed by age", aged),
         ];
         JournalSummary { hash: heard.hash, happened }
     }
@@ -306,8 +313,17 @@ impl Trial {
                 self.pass(Duration::from_micros(micros));
             }
             97..99 => self.crash(),
+            _ if self.random.chance(1, 8) => self.grow_old(),
             _ => self.pass(RETENTION / 2),
         }
+    }
+
+    /// Lets segments become too old for a short retention. Nobody publishes meanwhile.
+    fn grow_old(&mut self) {
+        self.pass(Duration::from_secs(1));
+        let before = self.removed_segments();
+        self.pass(JOURNAL_SETTLING_TIME);
+        self.counts.aged += self.removed_segments() - before;
     }
 
     fn turn(&mut self) {
@@ -626,12 +642,14 @@ impl Trial {
 
     /// True if the journal has removed a segment since the shard was opened, or does so now.
     fn removes_a_segment(&mut self) -> bool {
-        let removed =
-            |trial: &Trial| trial.shard.journal().expect("it has one").counters.removed_segments;
         (0..100).any(|_| {
             self.pass(Duration::from_millis(100));
-            removed(self) > 0
+            self.removed_segments() > 0
         })
+    }
+
+    fn removed_segments(&self) -> u64 {
+        self.shard.journal().expect("it has one").counters.removed_segments
     }
 
     /// Compares what is kept with what was acknowledged and told.
