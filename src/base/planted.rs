@@ -86,6 +86,8 @@ pub enum Planted {
     EndToldTooEarly = 38,
     /// A chunk that is given when it is durable is given when it was appended.
     ShownBeforeDurable = 39,
+    /// A write that is durable by itself counts for the blocks before it.
+    WriteCoversEarlier = 40,
 }
 
 /// True if this bug is the chosen one.
@@ -142,7 +144,7 @@ impl Planted {
     }
 
     /// Every bug.
-    pub const ALL: [Planted; 39] = [
+    pub const ALL: [Planted; 40] = [
         Planted::ClaimAfterWrite,
         Planted::DataWrapBeforeSlotWrap,
         Planted::TailOffByOne,
@@ -182,5 +184,6 @@ impl Planted {
         Planted::EndToldTooEarly,
         Planted::UnsyncedServed,
         Planted::ShownBeforeDurable,
+        Planted::WriteCoversEarlier,
     ];
 }

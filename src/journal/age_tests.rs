@@ -6,7 +6,9 @@ use super::fault_tests::Bench;
 use super::model_tests::Disk;
 use super::{Append, Moment, Setup, Wish};
 use crate::base::Instant;
-use crate::limits::{JOURNAL_LOOK_INTERVAL, JOURNAL_RETRY_DELAY, JOURNAL_SETTLING_TIME};
+use crate::limits::{
+    JOURNAL_LOOK_INTERVAL, JOURNAL_RETRY_DELAY, JOURNAL_SETTLING_TIME, JOURNAL_UNSYNCED_BYTES_MAX,
+};
 use crate::stream::Durability;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -19,6 +21,7 @@ const SETUP: Setup = Setup {
     segment_bytes: 128 << 10,
     bytes_max: 1 << 30,
     age_us_max: AGE.as_micros() as u64,
+    unsynced_bytes_max: JOURNAL_UNSYNCED_BYTES_MAX,
 };
 /// The start of all tests on the wall clock: some day of 2026.
 const START_US: u64 = 1_790_000_000_000_000;

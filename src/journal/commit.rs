@@ -8,9 +8,11 @@
 //!
 //! Invariants:
 //! - C1: no page is written twice. Blocks follow each other in a segment.
-//! - C2: a sync covers writes that were completed before it was submitted, and nothing else.
+//! - C2: a sync covers writes that were completed before it was submitted, and nothing else. A
+//!   write that is durable by itself follows a place that is synced.
 //! - C3: the `synced` that a block carries was true when the block was closed.
 //! - C4: after a failed write or sync, nothing more is written.
+//! - C5: no block begins further behind the place that is synced than a limit and one mark.
 
 use std::collections::VecDeque;
 
@@ -86,6 +88,10 @@ pub struct Commit {
     lists: Vec<Vec<Touch>>,
     open: Option<OpenBlock>,
     flights: VecDeque<Flight>,
+    /// Size of the blocks in `flights`.
+    flying_bytes: u32,
+    /// The maximum of that, but for a mark.
+    flying_bytes_max: u32,
     /// The number of the first flight.
     first_serial: u64,
     writing: usize,
@@ -105,7 +111,7 @@ pub struct Commit {
 impl Commit {
     /// Begins at `start`, the first place of a segment behind its header. Everything before is on
     /// the disk.
-    pub fn new(journal: u128, start: Lsn) -> Commit {
+    pub fn new(journal: u128, start: Lsn, unsynced_bytes_max: u32) -> Commit {
         let buffer = |_| PageBuffer::new(JOURNAL_BLOCK_BYTES_MAX as usize);
         let touched = || Vec::with_capacity(TOUCHES_MAX);
         Commit {
@@ -114,6 +120,8 @@ impl Commit {
             lists: std::iter::repeat_with(touched).take(LISTS).collect(),
             open: None,
             flights: VecDeque::with_capacity(LISTS),
+            flying_bytes: 0,
+            flying_bytes_max: unsynced_bytes_max,
             first_serial: 0,
             writing: 0,
             next: start,
@@ -167,6 +175,11 @@ impl Commit {
     /// True if a block can begin.
     pub fn can_begin(&self) -> bool {
         !self.buffers.is_empty() && !self.lists.is_empty()
+    }
+
+    /// Size of the largest block that may begin now, because the ones before are not on the disk.
+    pub fn free_bytes(&self) -> u32 {
+        self.flying_bytes_max.saturating_sub(self.flying_bytes)
     }
 
     /// True if the block that is being filled is in the part of a segment that only ends and holes
@@ -266,6 +279,7 @@ impl Commit {
         assert!(lsn == self.next); // C1
         let (buffer, bytes) = block.close(stamp);
         self.next = lsn.after(bytes);
+        self.flying_bytes += bytes;
         let is_mark = stamp.kind == BlockKind::Mark;
         let state = FlightState::Queued(buffer);
         self.flights.push_back(Flight { lsn, bytes, touched, state, is_awaited, is_mark });
@@ -300,7 +314,7 @@ impl Commit {
             self.begin(JOURNAL_PAGE_BYTES, true, moment.now);
             let open = self.open.take().expect("it was just begun");
             let stamp = self.stamp(BlockKind::Mark, moment);
-            self.enqueue(open.block, &stamp, open.touched, false);
+            self.enqueue(open.block, &stamp, open.touched, true);
         }
     }
 
@@ -364,6 +378,7 @@ impl Commit {
 
     fn is_crowded(&self) -> bool {
         self.flights.len() >= JOURNAL_UNSYNCED_BLOCKS_MAX / 2
+            || self.flying_bytes >= self.flying_bytes_max / 4
     }
 
     fn poll_write(&mut self) -> Option<Wish> {
@@ -373,13 +388,15 @@ impl Commit {
         let at = self.flights.iter().position(Flight::is_queued)?;
         let is_last = at + 1 == self.flights.len();
         let is_alone = is_last && self.writing == 0 && self.sync.is_none() && self.ends.is_empty();
+        let is_planted = planted(Planted::WriteCoversEarlier);
         let flight = &mut self.flights[at];
         let state = std::mem::replace(&mut flight.state, FlightState::Writing);
         let FlightState::Queued(buffer) = state else { unreachable!("it was just found") };
         let (lsn, bytes) = (flight.lsn, flight.bytes);
-        let sync = flight.is_awaited && is_alone;
+        // C2: such a write covers only itself.
+        let sync = flight.is_awaited && is_alone && (self.synced == lsn || is_planted);
         if sync {
-            self.sync = Some(SyncFlight { until: lsn.after(bytes) }); // C2: all before is written.
+            self.sync = Some(SyncFlight { until: lsn.after(bytes) });
         }
         self.writing += 1;
         let serial = self.first_serial + at as u64;
@@ -420,7 +437,11 @@ impl Commit {
         let synced = self.synced;
         let rest = self.flights.iter().filter(|flight| flight.lsn >= synced && !flight.is_mark);
         self.dirty_since = rest.filter(|flight| flight.is_written()).map(|_| now).next();
-        self.mark_at = Some(now + JOURNAL_MARK_DELAY);
+        // A mark needs no other one.
+        let is_data = |flight: &Flight| !flight.is_mark && flight.end() <= synced;
+        if self.flights.iter().any(is_data) {
+            self.mark_at = Some(now + JOURNAL_MARK_DELAY);
+        }
     }
 
     /// Passes over the blocks that were written and that are on the disk, in order. `reached` is
@@ -443,6 +464,7 @@ impl Commit {
             }
             let mut flight = self.flights.pop_front().expect("it was just there");
             self.first_serial += 1;
+            self.flying_bytes -= flight.bytes;
             if is_past {
                 flight.touched.iter().for_each(|touch| reached(Level::Synced, touch));
             }

@@ -9,7 +9,7 @@ use super::model_tests::Disk;
 use super::recovery::{Files, Recovered, recover};
 use super::{Append, Fault, Journal, KeptId, Moment, Place, Refused, Setup, Wish};
 use crate::base::Instant;
-use crate::limits::JOURNAL_WRITE_DELAY;
+use crate::limits::{JOURNAL_UNSYNCED_BYTES_MAX, JOURNAL_WRITE_DELAY};
 use crate::stream::{Durability, Kind, Kinds, Totals};
 
 const SETUP: Setup = Setup {
@@ -18,6 +18,7 @@ const SETUP: Setup = Setup {
     segment_bytes: 4 << 20,
     bytes_max: 1 << 30,
     age_us_max: u64::MAX / 2,
+    unsynced_bytes_max: JOURNAL_UNSYNCED_BYTES_MAX,
 };
 const EIO: Result<(), io::ErrorKind> = Err(io::ErrorKind::Other);
 

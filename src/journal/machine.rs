@@ -84,7 +84,11 @@ impl Journal {
         Journal {
             setup,
             catalogue,
-            commit: Commit::new(setup.journal, Lsn::new(first, JOURNAL_PAGE_BYTES)),
+            commit: Commit::new(
+                setup.journal,
+                Lsn::new(first, JOURNAL_PAGE_BYTES),
+                setup.unsynced_bytes_max,
+            ),
             table,
             sealing: None,
             spare: Some(spare),
@@ -355,7 +359,7 @@ impl Journal {
         let mut buffer = self.commit.take_buffer()?;
         let write = sealing.fill(&self.catalogue, self.setup.segment_bytes, &mut buffer);
         let (token, lsn, bytes) = (WishToken::Index, write.lsn, write.bytes);
-        Some(Wish::Write { token, lsn, buffer, bytes, sync: write.sync })
+        Some(Wish::Write { token, lsn, buffer, bytes, sync: true })
     }
 
     /// Takes the result of a wish, with the buffer of a write.
@@ -666,6 +670,10 @@ impl Journal {
         }
         let needed_bytes = (BLOCK_HEADER_BYTES + run_bytes).next_multiple_of(JOURNAL_PAGE_BYTES);
         assert!(needed_bytes <= JOURNAL_BLOCK_BYTES_MAX);
+        let free_bytes = self.commit.free_bytes();
+        if free_bytes < needed_bytes {
+            return false; // C5
+        }
         let floor_bytes = needed_bytes.max(BLOCK_BYTES_MIN.min(self.setup.segment_bytes / 32));
         let mut room_bytes = self.room_bytes(Reserve::Keep);
         if room_bytes < floor_bytes && self.roll() {
@@ -679,7 +687,7 @@ impl Journal {
             self.counters.roll_waits += 1;
             return false;
         }
-        self.commit.begin(room_bytes, is_reserve, moment.now);
+        self.commit.begin(room_bytes.min(free_bytes), is_reserve, moment.now);
         true
     }
 

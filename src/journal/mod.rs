@@ -71,7 +71,9 @@ pub use machine::Journal;
 pub use scrub::{Scrub, Scrubbed};
 
 use crate::base::{Instant, PageBuffer};
-use crate::limits::{JOURNAL_SEGMENT_BYTES, JOURNAL_SEGMENT_BYTES_MIN};
+use crate::limits::{
+    JOURNAL_BLOCK_BYTES_MAX, JOURNAL_PAGE_BYTES, JOURNAL_SEGMENT_BYTES, JOURNAL_SEGMENT_BYTES_MIN,
+};
 use format::{Lsn, SegmentHeader, is_segment_size};
 
 /// The time on both clocks.
@@ -97,15 +99,21 @@ pub struct Setup {
     /// Executions that ended longer ago than this are removed, with their segments. In
     /// microseconds.
     pub age_us_max: u64,
+    /// Maximum size of the blocks that are not on the disk. A start looks no further behind a torn
+    /// one, so it never gets smaller for the same files.
+    pub unsynced_bytes_max: u32,
 }
 
 impl Setup {
     /// Checks the setup.
     ///
     /// # Panics
-    /// If the size of a segment is out of bounds.
+    /// If a size is out of bounds.
     pub fn assert_sound(&self) {
         assert!(is_segment_size(self.segment_bytes));
+        let block_bytes_max = JOURNAL_BLOCK_BYTES_MAX.min(self.segment_bytes / 4);
+        assert!(self.unsynced_bytes_max >= block_bytes_max); // Each block finds room.
+        assert!(self.unsynced_bytes_max.is_multiple_of(JOURNAL_PAGE_BYTES));
         const { assert!(JOURNAL_SEGMENT_BYTES_MIN <= JOURNAL_SEGMENT_BYTES) };
     }
 }
@@ -128,7 +136,7 @@ pub enum WishToken {
 /// A wish for the disk. [`Journal::on_done`] is told of its result, once.
 #[derive(Debug)]
 pub enum Wish {
-    /// Write `bytes` of `buffer` at a place, and sync the file after it if `sync` is true.
+    /// Write `bytes` of `buffer` at a place.
     Write {
         /// The name of the wish.
         token: WishToken,
@@ -138,7 +146,8 @@ pub enum Wish {
         buffer: PageBuffer,
         /// Number of bytes, a multiple of a page.
         bytes: u32,
-        /// True if the write is on the disk when it is completed.
+        /// True if these bytes have to be on the disk when the write is completed. Everything before
+        /// them is there already.
         sync: bool,
     },
     /// Sync a segment. It has to cover all writes that were completed before.

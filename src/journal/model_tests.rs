@@ -170,6 +170,7 @@ fn setup(seed: u64) -> Setup {
         segment_bytes: SEGMENT,
         bytes_max: 4 * u64::from(SEGMENT),
         age_us_max: u64::MAX / 2,
+        unsynced_bytes_max: SEGMENT / 4,
     }
 }
 
@@ -345,8 +346,8 @@ impl World {
         assert!(file.cache[at..at + bytes.len()].iter().all(|byte| *byte == 0)); // D1
         file.write(at, bytes);
         if sync {
-            let dirty = file.dirty.clone();
-            file.sync(&dirty);
+            let own: Vec<usize> = (at / SECTOR..(at + bytes.len()) / SECTOR).collect();
+            file.sync(&own);
         }
     }
 

@@ -132,6 +132,8 @@ pub struct Contents {
     empty: Vec<Empty>,
     /// The contents of segments that were looked through.
     pub(super) rests: BTreeMap<u64, Rest>,
+    /// As in [`Setup`].
+    pub(super) unsynced_bytes_max: u32,
     /// The number and the end of the last segment that counts.
     pub(super) last_end: Option<(u64, u32)>,
     /// True once a segment has lost its end.
@@ -167,7 +169,7 @@ pub fn recover(
     moment: Moment,
 ) -> Result<Recovered, RecoveryError> {
     setup.assert_sound();
-    let mut contents = Contents::read(files, setup.journal, setup.shard)?;
+    let mut contents = Contents::read(files, setup)?;
     contents.seal_walked(files)?;
     // A trailer may be known to the kernel only. The next segment vouches for everything before.
     for sealed in contents.sealed.iter().rev().take(UNSURE_SEGMENTS) {
@@ -206,19 +208,19 @@ pub fn recover(
 const UNSURE_SEGMENTS: usize = 3;
 
 impl Contents {
-    /// Reads a journal without changing it. `new` is the random number if there is none.
+    /// Reads a journal without changing it. `setup.journal` is the random number if there is none.
     ///
     /// # Errors
     /// [`RecoveryError`].
-    pub fn read(files: &mut impl Files, new: u128, shard: u16) -> Result<Contents, RecoveryError> {
+    pub fn read(files: &mut impl Files, setup: &Setup) -> Result<Contents, RecoveryError> {
         let mut found = files.segments()?;
         found.sort_unstable();
-        let headers = read_headers(files, &found, shard)?;
+        let headers = read_headers(files, &found, setup.shard)?;
         let known = headers.iter().flatten().next();
         if known.is_none() && found.len() > 1 {
             return Err(RecoveryError::NoHeader);
         }
-        let journal = known.map_or(new, |header| header.journal);
+        let journal = known.map_or(setup.journal, |header| header.journal);
         let oldest = headers.iter().flatten().map(|header| header.oldest_segment).max();
         let next_segment = found.last().map_or(1, |(number, _)| number + 1);
         let mut contents = Contents {
@@ -233,6 +235,7 @@ impl Contents {
             to_seal: Vec::new(),
             empty: Vec::new(),
             rests: BTreeMap::new(),
+            unsynced_bytes_max: setup.unsynced_bytes_max,
             last_end: None,
             is_cut: false,
             findings: Findings::default(),
@@ -423,9 +426,7 @@ impl Contents {
                 let write = sealing.fill(&self.catalogue, segment_bytes, &mut buffer);
                 sealing.is_writing = false;
                 files.write(write.lsn, &buffer[..write.bytes as usize])?;
-                if write.sync {
-                    files.sync(trailer.segment_number)?;
-                }
+                files.sync(trailer.segment_number)?;
                 if write.is_last {
                     break;
                 }

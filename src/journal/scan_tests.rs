@@ -12,7 +12,7 @@ use super::model_tests::{Disk, SECTOR};
 use super::recovery::{Contents, Files, Recovered, recover};
 use super::{Append, Journal, KeptId, Moment, Place, Setup, Wish};
 use crate::base::{Instant, Random};
-use crate::limits::{JOURNAL_PAGE_BYTES, JOURNAL_SEGMENT_BYTES_MIN};
+use crate::limits::{JOURNAL_PAGE_BYTES, JOURNAL_SEGMENT_BYTES_MIN, JOURNAL_UNSYNCED_BYTES_MAX};
 use crate::stream::{Durability, Kind, KindTotals};
 
 const SETUP: Setup = Setup {
@@ -21,6 +21,7 @@ const SETUP: Setup = Setup {
     segment_bytes: JOURNAL_SEGMENT_BYTES_MIN,
     bytes_max: 1 << 30,
     age_us_max: u64::MAX / 2,
+    unsynced_bytes_max: JOURNAL_UNSYNCED_BYTES_MAX,
 };
 const JOURNAL_BYTES: usize = 64 << 10;
 
@@ -130,7 +131,7 @@ impl Small {
 /// Reads the runs of all segments that were walked. Returns the number of chunks; each is as it
 /// was appended, and none comes twice.
 fn check_walked(disk: &mut Disk, truth: &Truth) -> usize {
-    let contents = Contents::read(disk, SETUP.journal, 0).unwrap();
+    let contents = Contents::read(disk, &SETUP).unwrap();
     let mut seen: BTreeMap<(u32, u64), ()> = BTreeMap::new();
     for row in contents.walked_rows() {
         let lsn = Lsn::new(row.0, row.1.offset_bytes);
@@ -372,7 +373,7 @@ fn a_run_inside_of_a_payload_counts_only_if_the_journal_has_written_it() {
         let (mut small, block) = with_payload(|at| forged_run(journal, at));
         flip(&mut small.disk, damaged(block), 70);
         let forged_at = block.after(BLOCK_HEADER_BYTES + RUN_HEADER_BYTES + CHUNK_ENTRY_BYTES);
-        let contents = Contents::read(&mut small.disk, SETUP.journal, 0).unwrap();
+        let contents = Contents::read(&mut small.disk, &SETUP).unwrap();
         let rows = contents.walked_rows();
         let is_taken = rows.iter().any(|(_, row)| row.offset_bytes == forged_at.offset_bytes());
         if !is_taken {

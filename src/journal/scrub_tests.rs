@@ -13,7 +13,9 @@ use super::recovery::Files;
 use super::scrub::{Scrub, ScrubRead, Scrubbed};
 use super::{Moment, Place, Setup};
 use crate::base::{Instant, PageBuffer, Random};
-use crate::limits::{JOURNAL_PAGE_BYTES, JOURNAL_SCRUB_RATE, JOURNAL_SEGMENT_BYTES_MIN};
+use crate::limits::{
+    JOURNAL_PAGE_BYTES, JOURNAL_SCRUB_RATE, JOURNAL_SEGMENT_BYTES_MIN, JOURNAL_UNSYNCED_BYTES_MAX,
+};
 use crate::stream::Durability;
 
 const SETUP: Setup = Setup {
@@ -22,6 +24,7 @@ const SETUP: Setup = Setup {
     segment_bytes: 2 * JOURNAL_SEGMENT_BYTES_MIN,
     bytes_max: 1 << 30,
     age_us_max: u64::MAX / 2,
+    unsynced_bytes_max: JOURNAL_UNSYNCED_BYTES_MAX,
 };
 const PERIOD: Duration = Duration::from_secs(10);
 

@@ -33,10 +33,9 @@ pub struct IndexWrite {
     pub lsn: Lsn,
     /// Number of bytes.
     pub bytes: u32,
-    /// True for the trailer, which is the last one.
+    /// True for the trailer, which is the last one. It vouches for all before it, so each write is
+    /// on the disk before the next one.
     pub is_last: bool,
-    /// True if the write has to be on the disk before the next one.
-    pub sync: bool,
 }
 
 impl Sealing {
@@ -69,7 +68,7 @@ impl Sealing {
             self.trailer.encode(&mut buffer[..page_bytes]);
             let offset_bytes = segment_bytes - JOURNAL_PAGE_BYTES;
             let lsn = Lsn::new(self.trailer.segment_number, offset_bytes);
-            return IndexWrite { lsn, bytes: JOURNAL_PAGE_BYTES, is_last: true, sync: true };
+            return IndexWrite { lsn, bytes: JOURNAL_PAGE_BYTES, is_last: true };
         }
         let first = self.page_at;
         for page in buffer.chunks_exact_mut(page_bytes) {
@@ -89,9 +88,7 @@ impl Sealing {
             self.page_at += 1;
         }
         let bytes = (self.page_at - first) * JOURNAL_PAGE_BYTES;
-        // The trailer vouches for all of the index.
-        let sync = self.page_at == self.trailer.index_pages();
-        IndexWrite { lsn: self.trailer.execution_page(first), bytes, is_last: false, sync }
+        IndexWrite { lsn: self.trailer.execution_page(first), bytes, is_last: false }
     }
 }
 

@@ -168,8 +168,10 @@ impl<'a> Walk<'a> {
         Ok(self.synced > lsn)
     }
 
-    /// The content of a segment from a place on. A segment is read through once, although the walks
-    /// of earlier ones look at it too.
+    /// The content of a segment from a place on, as far as blocks may have been written when the one
+    /// there, or one before it, was not on the disk (C5). A block that says that it was is not
+    /// further away, if there is one: it begins where one ends that does not say so. A segment is
+    /// read through once, although the walks of earlier ones look at it too.
     fn rest(
         &mut self,
         files: &mut impl Files,
@@ -183,7 +185,8 @@ impl<'a> Walk<'a> {
         }
         let mut rest = Rest { from_bytes, synced: Lsn(0), used_bytes: 0 };
         let mut window = Window::EMPTY;
-        for at in (from_bytes..segment_bytes).step_by(JOURNAL_PAGE_BYTES as usize) {
+        let until = from_bytes + self.contents.unsynced_bytes_max + 2 * JOURNAL_PAGE_BYTES;
+        for at in (from_bytes..segment_bytes.min(until)).step_by(JOURNAL_PAGE_BYTES as usize) {
             let lsn = Lsn::new(number, at);
             let bytes = window.at(files, lsn, segment_bytes)?;
             let page = &bytes[..bytes.len().min(ZEROS.len())];
@@ -252,7 +255,8 @@ impl<'a> Walk<'a> {
         let rest = self.rest(files, Lsn::new(self.number, from), self.segment_bytes)?;
         let last = rest.used_bytes.max(from);
         self.contents.findings.torn_bytes += u64::from(last - from);
-        self.is_blank = last == JOURNAL_PAGE_BYTES;
+        // Behind a cut, anything may follow anywhere.
+        self.is_blank = last == JOURNAL_PAGE_BYTES && !self.contents.is_cut;
         Ok(())
     }
 

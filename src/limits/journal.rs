@@ -17,9 +17,11 @@ pub const JOURNAL_BLOCK_BYTES_MAX: u32 = 512 << 10;
 pub const JOURNAL_BLOCKS_MAX: usize = 16;
 /// Number of writes that are under way at the same time.
 pub const JOURNAL_WRITES_MAX: usize = 4;
-/// Number of blocks that are not on disk yet. They hold 60 MiB, as they grow while a sync takes its
-/// time. The kernel takes as many of them faster than the disk does.
+/// Number of blocks that are not on disk yet.
 pub const JOURNAL_UNSYNCED_BLOCKS_MAX: usize = 256;
+/// Size of the blocks that are not on disk yet. The kernel takes blocks faster than the disk does. It
+/// is part of the format: a start looks only so far behind a torn block.
+pub const JOURNAL_UNSYNCED_BYTES_MAX: u32 = 16 << 20;
 /// Number of runs in a segment. A segment with more short runs ends early.
 pub const JOURNAL_ROWS_MAX: usize = 1 << 16;
 /// Number of executions that a journal keeps.

@@ -152,6 +152,7 @@ fn setup(seed: u64) -> Setup {
         segment_bytes: 4 * JOURNAL_SEGMENT_BYTES_MIN,
         bytes_max: 24 * u64::from(JOURNAL_SEGMENT_BYTES_MIN),
         age_us_max: u64::MAX / 2,
+        unsynced_bytes_max: JOURNAL_SEGMENT_BYTES_MIN,
     }
 }
 

@@ -9,7 +9,7 @@ use crate::journal::format::{ChunkEntry, KeptChunk, Lsn};
 use crate::journal::model_tests::Disk;
 use crate::journal::recovery::{Contents, Files, Recovered, recover};
 use crate::journal::{Append, Journal, KeptId, Moment, Setup, Wish};
-use crate::limits::{JOURNAL_PAGE_BYTES, JOURNAL_SEGMENT_BYTES_MIN};
+use crate::limits::{JOURNAL_PAGE_BYTES, JOURNAL_SEGMENT_BYTES_MIN, JOURNAL_UNSYNCED_BYTES_MAX};
 use crate::stream::{Durability, Kind, Kinds};
 
 const SETUP: Setup = Setup {
@@ -18,6 +18,7 @@ const SETUP: Setup = Setup {
     segment_bytes: JOURNAL_SEGMENT_BYTES_MIN,
     bytes_max: 1 << 30,
     age_us_max: u64::MAX / 2,
+    unsynced_bytes_max: JOURNAL_UNSYNCED_BYTES_MAX,
 };
 
 /// The files of a journal that nobody writes.
@@ -313,7 +314,7 @@ fn a_cut_journal_is_judged_as_recovery_does() {
             disk.write(Lsn::new(*number, 0), bytes).unwrap();
             disk.files.get_mut(number).unwrap().cache.truncate(bytes.len());
         }
-        let contents = Contents::read(&mut disk, SETUP.journal, SETUP.shard).unwrap();
+        let contents = Contents::read(&mut disk, &SETUP).unwrap();
         let recovered: BTreeMap<u128, (u64, u64, bool)> = contents
             .executions()
             .map(|(_, kept)| (kept.id, (kept.next_seq - 1, kept.bytes, kept.ended.is_some())))

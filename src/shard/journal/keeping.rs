@@ -156,6 +156,7 @@ impl Keeping {
             segment_bytes: config.segment_bytes,
             bytes_max: config.bytes_max,
             age_us_max: config.retention.as_micros().min(u64::MAX.into()) as u64,
+            unsynced_bytes_max: limits::JOURNAL_UNSYNCED_BYTES_MAX,
         };
         let (directory, claim) = match claimed {
             Some(Claimed { directory, claim }) => (DiskDirectory::Opened(directory), Some(claim)),

@@ -9,7 +9,10 @@ use crate::journal::block::Run;
 use crate::journal::format::{ChunkEntry, Lsn};
 use crate::journal::recovery::Recovered;
 use crate::journal::{Append, Found, Journal, KeptId, Moment, Place, Setup};
-use crate::limits::{JOURNAL_BLOCK_BYTES_MAX, JOURNAL_PAGE_BYTES, JOURNAL_SEGMENT_BYTES_MIN};
+use crate::limits::{
+    JOURNAL_BLOCK_BYTES_MAX, JOURNAL_PAGE_BYTES, JOURNAL_SEGMENT_BYTES_MIN,
+    JOURNAL_UNSYNCED_BYTES_MAX,
+};
 use crate::reactor::{AnyReactor, Choice, DiskSetup, Reactor};
 use crate::stream::{Durability, Kind};
 
@@ -45,6 +48,7 @@ fn setup() -> Setup {
         segment_bytes: 8 * JOURNAL_SEGMENT_BYTES_MIN,
         bytes_max: 1 << 30,
         age_us_max: u64::MAX / 2,
+        unsynced_bytes_max: JOURNAL_UNSYNCED_BYTES_MAX,
     }
 }
 
