@@ -104,8 +104,7 @@ pub enum DiskWork {
         /// Number of bytes: at least 1, and at most those of `buffer`.
         bytes: u32,
     },
-    /// Writes the first `bytes` of `buffer`, all of them. Whole pages at multiples of 4 KiB go past
-    /// the page cache, if the disk was opened so.
+    /// Writes the first `bytes` of `buffer`, all of them.
     Write {
         /// The file.
         file: FileId,
@@ -115,7 +114,8 @@ pub enum DiskWork {
         buffer: PageBuffer,
         /// Number of bytes: at least 1, and at most those of `buffer`.
         bytes: u32,
-        /// True if a [`DiskWork::Sync`] of the file follows the write, before the one completion.
+        /// True if these bytes are durable when the write completes. Writes before it may not be.
+        /// Whole pages at multiples of 4 KiB then go past the page cache, where that is possible.
         sync: bool,
     },
     /// Makes the data of the file durable: all writes that completed before this was submitted.
@@ -210,8 +210,8 @@ pub struct DiskSetup {
     pub in_flight_max: u32,
     /// Files that are open: 1 to [`DISK_FILES_MAX`]. Each takes up to two descriptors.
     pub files_max: u32,
-    /// True if writes of whole pages go past the page cache. If the file system refuses, they go
-    /// through it.
+    /// True if all writes of whole pages go past the page cache, and not only those that are
+    /// durable when they complete. If the file system refuses, they go through it.
     pub is_direct: bool,
 }
 

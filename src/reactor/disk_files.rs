@@ -3,6 +3,11 @@
 //! Used by the threads of `disk_thread.rs`, which may block. Absent: the names of open files for
 //! their owner (`disk_table.rs`). Invariant: a sync is one system call, and is never repeated. The
 //! kernel reports a failed write-back once, and calls the pages clean after that.
+//!
+//! A write that has to be durable is one system call as well (`RWF_DSYNC`), and goes past the page
+//! cache. That takes half the time of a write into the page cache and a sync. Other writes go into
+//! the page cache: the kernel takes those twice as fast (`bench/runs/2026-11-28-disk`). File systems
+//! whose promise is unknown get a write and a sync.
 
 use std::ffi::{CStr, CString};
 use std::fs::{File, OpenOptions};
@@ -13,6 +18,7 @@ use std::ptr::NonNull;
 
 use crate::limits::{DISK_NAMES_MAX, DISK_PAGE_BYTES};
 use crate::reactor::disk::{DiskDirectory, FileName};
+use crate::reactor::file_system::FileSystem;
 
 /// Files belong to the user of the process, and to nobody else.
 const MODE: libc::c_uint = 0o600;
@@ -22,6 +28,8 @@ const MODE: libc::c_uint = 0o600;
 pub struct Directory {
     fd: OwnedFd,
     is_direct: bool,
+    /// True if a write can be durable by itself.
+    has_durable_writes: bool,
 }
 
 /// An open file. The descriptors close when the last operation on it is over.
@@ -31,6 +39,9 @@ pub struct OpenFile {
     cached: File,
     /// The same file without the page cache, for writes of whole pages.
     direct: Option<File>,
+    /// True if all writes of whole pages go past the page cache.
+    is_direct: bool,
+    has_durable_writes: bool,
 }
 
 /// Turns the answer of a system call into a result.
@@ -48,6 +59,21 @@ fn drop_clean_pages(file: &File) {
     unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
 }
 
+/// True if a file that was opened past the page cache takes pages of 4 KiB, as far as the kernel
+/// says (since Linux 6.1).
+fn takes_pages(file: &File) -> bool {
+    // SAFETY: plain numbers, for which all zero is a value.
+    let mut facts = unsafe { std::mem::zeroed::<libc::statx>() };
+    let (fd, flags, mask) = (file.as_raw_fd(), libc::AT_EMPTY_PATH, libc::STATX_DIOALIGN);
+    // SAFETY: an open file, an empty text that ends with zero, and a place for the facts.
+    let code = unsafe { libc::statx(fd, c"".as_ptr(), flags, mask, &raw mut facts) };
+    if code != 0 || facts.stx_mask & mask == 0 {
+        return true;
+    }
+    let pages = 1..=DISK_PAGE_BYTES as u32;
+    pages.contains(&facts.stx_dio_offset_align) && pages.contains(&facts.stx_dio_mem_align)
+}
+
 impl Directory {
     /// Opens the directory of a disk.
     ///
@@ -62,7 +88,8 @@ impl Directory {
                 options.open(path)?.into()
             }
         };
-        Ok(Directory { fd, is_direct })
+        let has_durable_writes = FileSystem::of(&fd)?.kind.has_durable_writes();
+        Ok(Directory { fd, is_direct, has_durable_writes })
     }
 
     fn open_at(&self, name: &CStr, flags: libc::c_int) -> io::Result<OwnedFd> {
@@ -74,16 +101,23 @@ impl Directory {
         Ok(unsafe { OwnedFd::from_raw_fd(raw) })
     }
 
-    /// The second descriptor of a file, past the page cache; `None` if the file system has no such.
+    /// The second descriptor of a file, past the page cache; `None` if the file system has no such,
+    /// or wants larger pages there.
     fn open_direct(&self, name: &CStr) -> io::Result<Option<File>> {
-        if !self.is_direct {
+        if !self.is_direct && !self.has_durable_writes {
             return Ok(None);
         }
         match self.open_at(name, libc::O_WRONLY | libc::O_NOFOLLOW | libc::O_DIRECT) {
-            Ok(fd) => Ok(Some(File::from(fd))),
+            Ok(fd) => Ok(Some(File::from(fd)).filter(takes_pages)),
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    fn with_both(&self, cached: File, name: &CStr) -> io::Result<OpenFile> {
+        let direct = self.open_direct(name)?;
+        let Directory { is_direct, has_durable_writes, .. } = *self;
+        Ok(OpenFile { cached, direct, is_direct, has_durable_writes })
     }
 
     /// Opens a file, and returns it with its size. `is_fresh` drops its clean pages.
@@ -101,8 +135,7 @@ impl Directory {
         if is_fresh {
             drop_clean_pages(&cached);
         }
-        let direct = self.open_direct(&name)?;
-        Ok((OpenFile { cached, direct }, facts.len()))
+        Ok((self.with_both(cached, &name)?, facts.len()))
     }
 
     /// Makes a file with room for `bytes`, which read as zeros, durable with its name.
@@ -116,15 +149,12 @@ impl Directory {
         let made = reserve(&cached, bytes)
             .and_then(|()| sync_whole(cached.as_raw_fd()))
             .and_then(|()| self.sync())
-            .and_then(|()| self.open_direct(&text));
-        match made {
-            Ok(direct) => Ok(OpenFile { cached, direct }),
-            Err(error) => {
-                // The first error is the one to report.
-                let _ = self.remove_file(name);
-                Err(error)
-            }
+            .and_then(|()| self.with_both(cached, &text));
+        if made.is_err() {
+            // The first error is the one to report.
+            let _ = self.remove_file(name);
         }
+        made
     }
 
     /// Gives a file another name, durably.
@@ -262,21 +292,40 @@ fn sync_whole(fd: RawFd) -> io::Result<()> {
     checked(unsafe { libc::fsync(fd) }).map(|_| ())
 }
 
+/// Writes as much as the kernel takes.
+fn write_at(fd: RawFd, offset: u64, bytes: &[u8], is_durable: bool) -> io::Result<usize> {
+    let part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    let too_far = |_| io::Error::from_raw_os_error(libc::EFBIG);
+    let offset = libc::off_t::try_from(offset).map_err(too_far)?;
+    let flags = if is_durable { libc::RWF_DSYNC } else { 0 };
+    // SAFETY: the one part is the memory of `bytes`, which the kernel only reads.
+    let count = unsafe { libc::pwritev2(fd, &raw const part, 1, offset, flags) };
+    if count < 0 { Err(io::Error::last_os_error()) } else { Ok(count as usize) }
+}
+
+/// The way of a write to a file.
+#[derive(Clone, Copy, Debug)]
+pub struct Way {
+    /// The descriptor.
+    pub fd: RawFd,
+    /// True if the write is durable by itself, with `RWF_DSYNC`.
+    pub is_durable: bool,
+}
+
 impl OpenFile {
     /// The descriptor for reads.
     pub fn read_fd(&self) -> RawFd {
         self.cached.as_raw_fd()
     }
 
-    /// The descriptor for a write to this place: past the page cache if the pages are whole ones.
-    pub fn write_fd(&self, offset: u64, bytes: usize) -> RawFd {
-        self.writer(offset, bytes).as_raw_fd()
-    }
-
-    fn writer(&self, offset: u64, bytes: usize) -> &File {
+    /// The way to write `bytes` at `offset`. `sync`: they have to be durable.
+    pub fn way(&self, offset: u64, bytes: usize, sync: bool) -> Way {
+        let is_durable = sync && self.has_durable_writes;
         let is_whole =
             bytes.is_multiple_of(DISK_PAGE_BYTES) && offset.is_multiple_of(DISK_PAGE_BYTES as u64);
-        self.direct.as_ref().filter(|_| is_whole).unwrap_or(&self.cached)
+        let may_be_direct = is_whole && (self.is_direct || is_durable);
+        let file = self.direct.as_ref().filter(|_| may_be_direct).unwrap_or(&self.cached);
+        Way { fd: file.as_raw_fd(), is_durable }
     }
 
     /// Fills `into` from the file, as far as it reaches.
@@ -296,22 +345,24 @@ impl OpenFile {
         Ok(read)
     }
 
-    /// Writes all of `bytes`.
+    /// Writes all of `bytes`. `sync`: they are durable afterwards.
     ///
     /// # Errors
     /// The kernel's error; a part may have been written.
-    pub fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        let mut written = 0;
+    pub fn write(&self, offset: u64, bytes: &[u8], sync: bool) -> io::Result<()> {
+        let (mut written, mut must_sync) = (0, false);
         while written < bytes.len() {
             let (at, rest) = (offset + written as u64, &bytes[written..]);
-            match self.writer(at, rest.len()).write_at(rest, at) {
+            let Way { fd, is_durable } = self.way(at, rest.len(), sync);
+            must_sync |= sync && !is_durable;
+            match write_at(fd, at, rest, is_durable) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(count) => written += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
         }
-        Ok(())
+        if must_sync { self.sync_data() } else { Ok(()) }
     }
 
     /// Syncs the data, and the metadata that is needed to read it, once.

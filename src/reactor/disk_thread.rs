@@ -137,9 +137,7 @@ fn perform(job: Job<SharedFile>, directory: &Directory) -> Answer<SharedFile> {
         }
         Step::Write { file, offset, bytes, sync } => {
             let from = &buffer.as_ref().expect("a write has a buffer")[..bytes as usize];
-            let written = file.write(offset, from);
-            let synced = written.and_then(|()| if sync { file.sync_data() } else { Ok(()) });
-            synced.map(|()| Outcome::Done)
+            file.write(offset, from, sync).map(|()| Outcome::Done)
         }
         Step::Sync { file } => file.sync_data().map(|()| Outcome::Done),
         Step::List => directory.names().map(Outcome::Names),

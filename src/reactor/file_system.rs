@@ -21,6 +21,14 @@ pub enum FileSystemKind {
     Unknown,
 }
 
+impl FileSystemKind {
+    /// True if `RWF_DSYNC` makes a write durable. Other file systems may ignore it.
+    pub fn has_durable_writes(self) -> bool {
+        use FileSystemKind::{CopyOnWrite, Disk, Overlay};
+        matches!(self, Disk | CopyOnWrite | Overlay)
+    }
+}
+
 /// A file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileSystem {

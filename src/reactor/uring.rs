@@ -116,10 +116,10 @@ impl UringReactor {
         let Some(disk) = &mut self.disk else { return };
         let mut queue = self.ring.submission();
         while !queue.is_full() {
-            let Some(entries) = disk.next_entries(queue.capacity() - queue.len()) else { return };
+            let Some(entry) = disk.next_entry() else { return };
             // SAFETY: the flight keeps the buffer and the file where they are until the answer (K1
             // of `uring_disk.rs`); drop waits for it, or leaks both.
-            unsafe { queue.push_multiple(&entries) }.expect("not more than there is room for");
+            unsafe { queue.push(&entry) }.expect("it is not full");
         }
     }
 
@@ -142,16 +142,9 @@ impl UringReactor {
             self.wakes.counters.overflow_count += 1;
             self.reap(); // Makes room for what the kernel holds back; this call fetches it.
         }
-        let queued_count = self.ring.submission().len();
         let result = self.enter_kernel(want, timeout);
         match result.map_err(|error| error.raw_os_error()) {
-            Ok(taken_count) => {
-                if taken_count < queued_count
-                    && let Some(disk) = &mut self.disk
-                {
-                    disk.on_split();
-                }
-            }
+            Ok(_) => {}
             // The time is over, or a signal came, or the kernel wants completions reaped first, or
             // has no memory at this moment. The caller takes the answers that are there and goes
             // on.

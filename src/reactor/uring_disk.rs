@@ -2,11 +2,9 @@
 //! threads, the keeper.
 //!
 //! Owned by one shard thread. Like `uring_net.rs` this module builds entries and takes answers; the
-//! ring is in `uring.rs`. A write with a sync is two linked entries: the kernel begins the second
-//! when the first has written everything. Invariants:
-//! - K1 a flight keeps its buffer and its file until the kernel has answered all its entries.
-//! - K2 a sync entry counts only if it began after its write had ended. A pair that may have been
-//!   split between two system calls is therefore followed by a sync of its own.
+//! ring is in `uring.rs`. Each operation has one entry at a time. Invariants:
+//! - K1 a flight keeps its buffer and its file until the kernel has answered its entry.
+//! - K2 a sync begins after its write has ended.
 //! - K3 a sync that failed is never repeated.
 
 use std::collections::VecDeque;
@@ -14,19 +12,15 @@ use std::io;
 use std::sync::Arc;
 
 use io_uring::{opcode, squeue, types};
-use smallvec::{SmallVec, smallvec};
 
 use crate::base::{Handle, Pool};
 use crate::limits::{DISK_ATTEMPTS_MAX, DISK_KEEPER_THREADS};
 use crate::reactor::Waker;
 use crate::reactor::disk::{Disk, DiskDone, DiskRequest, DiskSetup};
-use crate::reactor::disk_files::Directory;
+use crate::reactor::disk_files::{Directory, Way};
 use crate::reactor::disk_table::{Answer, DiskTable, Job, Outcome, Step};
 use crate::reactor::disk_thread::{Answers, Lane, LaneContext, SharedFile};
 use crate::reactor::uring_wakes::{Purpose, user_data};
-
-/// The entries of one operation, to be pushed together.
-pub type Entries = SmallVec<[squeue::Entry; 2]>;
 
 /// An operation of the ring.
 struct Flight {
@@ -35,14 +29,10 @@ struct Flight {
     moved: u32,
     /// Attempts that moved nothing.
     attempt_count: u32,
-    /// Entries that the kernel has not answered.
-    armed_count: u32,
-    /// The answer to the read or write of this attempt.
-    moving: Option<i32>,
-    /// The answer to the sync of this attempt.
-    syncing: Option<i32>,
-    /// True if the sync may have begun before its write had ended (K2).
-    is_split: bool,
+    /// The entry that the kernel has not answered.
+    armed: Option<Purpose>,
+    /// True if a part of a write is not durable, although it has to be.
+    must_sync: bool,
 }
 
 /// The next step of an operation.
@@ -102,44 +92,25 @@ impl UringDisk {
         self.flights.count() > 0
     }
 
-    /// The entries of the next owed operation, at most `room`; `None` if nothing is owed. The
-    /// caller pushes them.
-    pub fn next_entries(&mut self, room: usize) -> Option<Entries> {
-        assert!(room > 0);
+    /// The entry of the next owed operation; `None` if nothing is owed. The caller pushes it.
+    pub fn next_entry(&mut self) -> Option<squeue::Entry> {
         let handle = self.owed.pop_front()?;
         let flight = self.flights.get_mut(handle).expect("an owed flight is not over");
-        assert!(flight.armed_count == 0);
-        let entries = flight.entries(handle, room);
-        flight.armed_count = entries.len() as u32;
-        Some(entries)
-    }
-
-    /// Takes note that the kernel took fewer entries than were pushed (K2).
-    #[cold]
-    pub fn on_split(&mut self) {
-        for index in 0..self.flights.capacity() {
-            if let Some(flight) = self.flights.at_mut(index) {
-                flight.is_split |= flight.armed_count > 1;
-            }
-        }
+        assert!(flight.armed.is_none());
+        let (entry, purpose) = flight.entry();
+        flight.armed = Some(purpose);
+        Some(entry.user_data(user_data(purpose, handle)))
     }
 
     /// Takes one answer of the kernel. Returns false if it belongs to no operation.
     #[must_use]
     pub fn on_answer(&mut self, purpose: Purpose, handle: Handle, result: i32) -> bool {
         let Some(flight) = self.flights.get_mut(handle) else { return false };
-        if flight.armed_count == 0 {
+        if flight.armed != Some(purpose) {
             return false;
         }
-        flight.armed_count -= 1;
-        match purpose {
-            Purpose::DiskSync => flight.syncing = Some(result),
-            _ => flight.moving = Some(result),
-        }
-        if flight.armed_count > 0 {
-            return true;
-        }
-        match flight.next() {
+        flight.armed = None;
+        match flight.next(purpose, result) {
             Next::Again => self.owed.push_back(handle),
             Next::Over(result) => {
                 let Flight { job, .. } = self.flights.remove(handle).expect("found above");
@@ -154,19 +125,12 @@ impl UringDisk {
 
 impl Flight {
     fn new(job: Job<SharedFile>) -> Flight {
-        Flight {
-            job,
-            moved: 0,
-            attempt_count: 0,
-            armed_count: 0,
-            moving: None,
-            syncing: None,
-            is_split: false,
-        }
+        let must_sync = matches!(job.step, Step::Sync { .. });
+        Flight { job, moved: 0, attempt_count: 0, armed: None, must_sync }
     }
 
-    /// The entries that the operation needs now.
-    fn entries(&mut self, handle: Handle, room: usize) -> Entries {
+    /// The entry that the operation needs now.
+    fn entry(&mut self) -> (squeue::Entry, Purpose) {
         let moved = self.moved;
         match &self.job.step {
             Step::Read { file, offset, bytes } => {
@@ -175,67 +139,46 @@ impl Flight {
                 let fd = types::Fd(file.read_fd());
                 let read = opcode::Read::new(fd, rest.as_mut_ptr(), rest.len() as u32);
                 let read = read.offset(offset + u64::from(moved)).build();
-                smallvec![read.user_data(user_data(Purpose::DiskRead, handle))]
+                (read, Purpose::DiskRead)
             }
-            Step::Write { bytes, .. } if moved == *bytes => smallvec![self.sync(handle)],
-            Step::Write { file, offset, bytes, sync } => {
+            Step::Write { file, offset, bytes, sync } if moved < *bytes => {
                 let from = self.job.buffer.as_ref().expect("a write has a buffer");
                 let rest = &from[moved as usize..*bytes as usize];
                 let offset = offset + u64::from(moved);
-                let fd = types::Fd(file.write_fd(offset, rest.len()));
-                let write = opcode::Write::new(fd, rest.as_ptr(), rest.len() as u32);
-                let write = write.offset(offset).build();
-                let write = write.user_data(user_data(Purpose::DiskWrite, handle));
-                match *sync && room >= 2 {
-                    true => {
-                        smallvec![write.flags(squeue::Flags::IO_LINK), self.sync(handle)]
-                    }
-                    false => smallvec![write],
-                }
+                let Way { fd, is_durable } = file.way(offset, rest.len(), *sync);
+                self.must_sync |= *sync && !is_durable;
+                let write = opcode::Write::new(types::Fd(fd), rest.as_ptr(), rest.len() as u32);
+                let flags = if is_durable { libc::RWF_DSYNC } else { 0 };
+                (write.offset(offset).rw_flags(flags).build(), Purpose::DiskWrite)
             }
-            Step::Sync { .. } => smallvec![self.sync(handle)],
+            Step::Write { file, .. } | Step::Sync { file } => {
+                let sync = opcode::Fsync::new(types::Fd(file.read_fd()));
+                (sync.flags(types::FsyncFlags::DATASYNC).build(), Purpose::DiskSync)
+            }
             step => unreachable!("the keeper's: {step:?}"),
         }
     }
 
-    fn sync(&self, handle: Handle) -> squeue::Entry {
-        let (Step::Write { file, .. } | Step::Sync { file }) = &self.job.step else {
-            unreachable!("only these sync");
-        };
-        let sync = opcode::Fsync::new(types::Fd(file.read_fd()));
-        let sync = sync.flags(types::FsyncFlags::DATASYNC).build();
-        sync.user_data(user_data(Purpose::DiskSync, handle))
-    }
-
-    /// Takes the answers of this attempt, all of which have come.
-    fn next(&mut self) -> Next {
-        let (moving, syncing) = (self.moving.take(), self.syncing.take());
-        let is_split = std::mem::take(&mut self.is_split);
-        let (bytes, is_read, must_sync) = match self.job.step {
-            Step::Read { bytes, .. } => (bytes, true, false),
-            Step::Write { bytes, sync, .. } => (bytes, false, sync),
-            _ => (0, false, true),
-        };
-        if let Some(result) = moving {
-            match self.moved_by(result, bytes - self.moved) {
-                Err(error) => return Next::Over(Err(error)),
-                Ok(false) if is_read => return Next::Over(Ok(Outcome::Bytes(self.moved))),
-                Ok(_) => {}
-            }
+    /// Takes the answer of the kernel.
+    fn next(&mut self, purpose: Purpose, result: i32) -> Next {
+        if purpose == Purpose::DiskSync {
+            return Next::Over(match result {
+                code if code < 0 => Err(io::Error::from_raw_os_error(-code)), // K3
+                _ => Ok(Outcome::Done),
+            });
         }
-        // The kernel cancels the sync of a write that is not whole: it did not begin.
-        let is_cancelled = syncing == Some(-libc::ECANCELED) && self.moved < bytes;
-        match syncing {
-            Some(code) if code < 0 && !is_cancelled => {
-                return Next::Over(Err(io::Error::from_raw_os_error(-code)));
-            }
-            _ if self.moved < bytes => return Next::Again,
-            _ if is_read => return Next::Over(Ok(Outcome::Bytes(bytes))),
-            Some(_) if !is_split => {}
-            _ if must_sync => return Next::Again,
-            _ => {}
+        let (Step::Read { bytes, .. } | Step::Write { bytes, .. }) = self.job.step else {
+            unreachable!("only these move bytes");
+        };
+        let is_read = purpose == Purpose::DiskRead;
+        match self.moved_by(result, bytes - self.moved) {
+            Err(error) => Next::Over(Err(error)),
+            Ok(false) => Next::Over(Ok(Outcome::Bytes(self.moved))), // The end of the file.
+            Ok(true) if self.moved < bytes => Next::Again,
+            Ok(true) if is_read => Next::Over(Ok(Outcome::Bytes(bytes))),
+            Ok(true) if self.must_sync => Next::Again, // K2
+            Ok(true) => Next::Over(Ok(Outcome::Done)),
         }
-        Next::Over(Ok(Outcome::Done))
     }
 
     /// Counts the bytes that one entry has moved. Returns false at the end of the file.
@@ -283,10 +226,12 @@ impl Disk for UringDisk {
 
 #[cfg(test)]
 mod tests {
+    use std::path::{Path, PathBuf};
+
     use super::*;
     use crate::base::PageBuffer;
     use crate::reactor::waker::WakeListener;
-    use crate::reactor::{DiskAnswer, DiskWork, FileId, FileName};
+    use crate::reactor::{DiskAnswer, DiskWork, FileId, FileName, FileSystem, FileSystemKind};
 
     const PAGE: u32 = 4_096;
 
@@ -299,8 +244,12 @@ mod tests {
 
     impl Kernel {
         fn new(test: &str) -> Kernel {
+            Kernel::within(&std::env::temp_dir(), test)
+        }
+
+        fn within(folder: &Path, test: &str) -> Kernel {
             let name = format!("streamdoor-uring-disk-{}-{test}", std::process::id());
-            let path = std::env::temp_dir().join(name);
+            let path = folder.join(name);
             std::fs::create_dir(&path).unwrap();
             let listener = WakeListener::with_doorbell().unwrap();
             let mut disk = UringDisk::open(DiskSetup::at(&path), listener.waker()).unwrap();
@@ -326,11 +275,18 @@ mod tests {
             self.disk.submit(DiskRequest { token: 1, work }).unwrap();
         }
 
-        /// Takes the next entries, each by its opcode and its name.
-        fn take(&mut self, room: usize) -> Vec<(u8, u64)> {
-            let entries = self.disk.next_entries(room).expect("something is owed");
-            let named = |entry: &squeue::Entry| (entry.get_opcode() as u8, entry.get_user_data());
-            entries.iter().map(named).collect()
+        /// Takes the next entry: its opcode and its name.
+        fn take(&mut self) -> (u8, u64) {
+            let entry = self.disk.next_entry().expect("something is owed");
+            assert!(self.disk.next_entry().is_none());
+            (entry.get_opcode() as u8, entry.get_user_data())
+        }
+
+        /// Takes the next entry, and answers it.
+        fn give(&mut self, opcode: u8, result: i32) {
+            let entry = self.take();
+            assert_eq!(entry.0, opcode);
+            self.answer(entry, result);
         }
 
         fn answer(&mut self, (opcode, bits): (u8, u64), result: i32) {
@@ -353,102 +309,94 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_write_and_its_sync_are_two_entries_or_two_steps() {
-        let mut kernel = Kernel::new("steps");
-        kernel.write(true);
-        let pair = kernel.take(2);
-        assert_eq!(pair.len(), 2);
-        kernel.answer(pair[0], 8_192);
-        assert_eq!(kernel.result(), None);
-        kernel.answer(pair[1], 0);
-        assert_eq!(kernel.result(), Some(Ok(DiskAnswer::Done)));
-        kernel.write(true);
-        let write = kernel.take(1);
-        assert_eq!((write.len(), write[0].0), (1, opcode::Write::CODE));
-        kernel.answer(write[0], 8_192);
-        assert_eq!(kernel.result(), None);
-        let sync = kernel.take(2);
-        assert_eq!((sync.len(), sync[0].0), (1, opcode::Fsync::CODE));
-        kernel.answer(sync[0], 0);
-        assert_eq!(kernel.result(), Some(Ok(DiskAnswer::Done)));
+    const WRITE: u8 = opcode::Write::CODE;
+    const READ: u8 = opcode::Read::CODE;
+    const FSYNC: u8 = opcode::Fsync::CODE;
+
+    /// A directory on a disk, and one in memory, as far as they are there.
+    fn folders() -> impl Iterator<Item = (PathBuf, bool)> {
+        let folders = [std::env::temp_dir(), PathBuf::from("/dev/shm")].into_iter();
+        let known = |path: PathBuf| {
+            let kind = FileSystem::of(std::fs::File::open(&path).ok()?).ok()?.kind;
+            (kind != FileSystemKind::Network).then_some((path, kind.has_durable_writes()))
+        };
+        folders.filter_map(known)
     }
 
     #[test]
-    fn a_partial_write_goes_on_and_its_sync_that_was_cancelled_is_asked_for_again() {
-        for moved in [-libc::EINTR, -libc::EAGAIN, 1, 4_096] {
-            let mut kernel = Kernel::new(&format!("partial{moved}"));
+    fn a_durable_write_is_one_entry_on_a_disk_and_has_a_sync_elsewhere() {
+        for (folder, is_durable) in folders() {
+            let mut kernel = Kernel::within(&folder, "durable");
             kernel.write(true);
-            let pair = kernel.take(8);
-            kernel.answer(pair[0], moved);
-            kernel.answer(pair[1], -libc::ECANCELED);
-            assert_eq!(kernel.result(), None);
-            let pair = kernel.take(8);
-            kernel.answer(pair[0], 8_192 - moved.max(0));
-            kernel.answer(pair[1], 0);
+            kernel.give(WRITE, 8_192);
+            if !is_durable {
+                assert_eq!(kernel.result(), None);
+                kernel.give(FSYNC, 0);
+            }
+            assert_eq!(kernel.result(), Some(Ok(DiskAnswer::Done)));
+            kernel.write(false);
+            kernel.give(WRITE, 8_192);
             assert_eq!(kernel.result(), Some(Ok(DiskAnswer::Done)));
         }
     }
 
     #[test]
-    fn a_sync_that_failed_is_never_repeated() {
-        let mut kernel = Kernel::new("failed");
-        for (moved, synced, expected) in [
-            (8_192, -libc::EIO, libc::EIO),
-            (8_192, -libc::ECANCELED, libc::ECANCELED),
-            (8_192, -libc::EINTR, libc::EINTR),
-            (100, -libc::EIO, libc::EIO), // It ran, although its write was not whole.
-            (-libc::ENOSPC, -libc::ECANCELED, libc::ENOSPC),
-            (-libc::EIO, -libc::ECANCELED, libc::EIO),
-        ] {
-            kernel.write(true);
-            let pair = kernel.take(2);
-            kernel.answer(pair[0], moved);
-            kernel.answer(pair[1], synced);
-            assert_eq!(kernel.result(), Some(Err(expected)));
+    fn a_partial_write_goes_on_with_the_rest() {
+        for (folder, is_durable) in folders() {
+            for moved in [100, 4_096, -libc::EINTR, -libc::EAGAIN] {
+                let mut kernel = Kernel::within(&folder, "partial");
+                kernel.write(true);
+                kernel.give(WRITE, moved);
+                assert_eq!(kernel.result(), None);
+                kernel.give(WRITE, 8_192 - moved.max(0));
+                if !is_durable {
+                    kernel.give(FSYNC, 0);
+                }
+                assert_eq!(kernel.result(), Some(Ok(DiskAnswer::Done)));
+            }
         }
-        let file = kernel.file;
-        kernel.disk.submit(DiskRequest { token: 1, work: DiskWork::Sync { file } }).unwrap();
-        let sync = kernel.take(2);
-        kernel.answer(sync[0], -libc::EINTR);
-        assert_eq!(kernel.result(), Some(Err(libc::EINTR)));
     }
 
     #[test]
-    fn a_pair_that_may_have_been_split_is_followed_by_a_sync_of_its_own() {
-        let mut kernel = Kernel::new("split");
-        kernel.write(true);
-        let pair = kernel.take(2);
-        kernel.disk.on_split();
-        kernel.answer(pair[1], 0); // Before its write.
-        kernel.answer(pair[0], 8_192);
-        assert_eq!(kernel.result(), None);
-        let sync = kernel.take(2);
-        assert_eq!((sync.len(), sync[0].0), (1, opcode::Fsync::CODE));
-        kernel.disk.on_split(); // One entry cannot be split.
-        kernel.answer(sync[0], 0);
-        assert_eq!(kernel.result(), Some(Ok(DiskAnswer::Done)));
+    fn a_sync_that_failed_is_never_repeated() {
+        for (folder, is_durable) in folders() {
+            let mut kernel = Kernel::within(&folder, "failed");
+            for error in [libc::EIO, libc::ECANCELED, libc::ENOSPC, libc::EINTR] {
+                if error != libc::EINTR {
+                    kernel.write(true);
+                    kernel.give(WRITE, -error);
+                    assert_eq!(kernel.result(), Some(Err(error)));
+                }
+                if !is_durable {
+                    kernel.write(true);
+                    kernel.give(WRITE, 8_192);
+                    kernel.give(FSYNC, -error);
+                    assert_eq!(kernel.result(), Some(Err(error)));
+                }
+                let file = kernel.file;
+                let request = DiskRequest { token: 1, work: DiskWork::Sync { file } };
+                kernel.disk.submit(request).unwrap();
+                kernel.give(FSYNC, -error);
+                assert_eq!(kernel.result(), Some(Err(error)));
+            }
+        }
     }
 
     #[test]
     fn what_moves_nothing_for_ever_is_an_error() {
         let mut kernel = Kernel::new("nothing");
         kernel.write(false);
-        let entry = kernel.take(1);
-        kernel.answer(entry[0], 0);
+        kernel.give(WRITE, 0);
         assert_eq!(kernel.result(), Some(Err(0)));
         kernel.write(false);
         for _ in 1..DISK_ATTEMPTS_MAX {
-            let entry = kernel.take(1);
-            kernel.answer(entry[0], -libc::EAGAIN);
+            kernel.give(WRITE, -libc::EAGAIN);
             assert_eq!(kernel.result(), None);
         }
-        let entry = kernel.take(1);
-        kernel.answer(entry[0], -libc::EAGAIN);
+        kernel.give(WRITE, -libc::EAGAIN);
         assert_eq!(kernel.result(), Some(Err(libc::EAGAIN)));
         kernel.write(false);
-        let entry = kernel.take(1);
-        kernel.answer(entry[0], 8_193); // More than there was.
+        kernel.give(WRITE, 8_193); // More than there was.
         assert_eq!(kernel.result(), Some(Err(0)));
     }
 
@@ -456,9 +404,10 @@ mod tests {
     fn an_answer_that_belongs_to_no_operation_is_refused() {
         let mut kernel = Kernel::new("stale");
         kernel.write(false);
-        let entry = kernel.take(1);
-        kernel.answer(entry[0], 8_192);
-        let (_, handle) = crate::reactor::uring_wakes::parse_user_data(entry[0].1).unwrap();
+        let entry = kernel.take();
+        let (_, handle) = crate::reactor::uring_wakes::parse_user_data(entry.1).unwrap();
+        assert!(!kernel.disk.on_answer(Purpose::DiskSync, handle, 0));
+        kernel.answer(entry, 8_192);
         assert!(!kernel.disk.on_answer(Purpose::DiskWrite, handle, 8_192));
         assert_eq!(kernel.result(), Some(Ok(DiskAnswer::Done)));
     }
@@ -470,12 +419,10 @@ mod tests {
         let work = DiskWork::Read { file, offset: 5, buffer, bytes: 2 * PAGE };
         kernel.disk.submit(DiskRequest { token: 1, work }).unwrap();
         for moved in [100, -libc::EINTR, 1_000] {
-            let entry = kernel.take(1);
-            kernel.answer(entry[0], moved);
+            kernel.give(READ, moved);
             assert_eq!(kernel.result(), None);
         }
-        let entry = kernel.take(1);
-        kernel.answer(entry[0], 0);
+        kernel.give(READ, 0);
         assert_eq!(kernel.result(), Some(Ok(DiskAnswer::Bytes(1_100))));
     }
 }

@@ -169,9 +169,7 @@ fn restrict(ring: &IoUring) -> io::Result<()> {
         Restriction::sqe_op(opcode::MsgRingData::CODE),
         Restriction::register_op(REGISTER_PBUF_RING),
         Restriction::register_op(UNREGISTER_PBUF_RING),
-        Restriction::sqe_flags_allowed(
-            (squeue::Flags::BUFFER_SELECT | squeue::Flags::IO_LINK).bits(),
-        ),
+        Restriction::sqe_flags_allowed(squeue::Flags::BUFFER_SELECT.bits()),
     ];
     ring.submitter().register_restrictions(&mut allowed)?;
     ring.submitter().register_enable_rings()

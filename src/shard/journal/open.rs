@@ -171,7 +171,7 @@ impl<'a, R: Reactor> Waiting<'a, R> {
         while filled_bytes < header.segment_bytes {
             let bytes = (header.segment_bytes - filled_bytes).min(buffer.len() as u32);
             let offset = filled_bytes.into();
-            let done = self.carry_out(DiskWork::Write { file, offset, buffer, bytes, sync: false });
+            let done = self.carry_out(DiskWork::Write { file, offset, buffer, bytes, sync: true });
             done.result?;
             buffer = done.buffer.expect("a write has one");
             filled_bytes += bytes;

@@ -229,7 +229,7 @@ impl State {
                 self.read(file, offset, into)
             }
             Step::Write { file, sync, .. } => match (sync, changed) {
-                (true, Changed::Written(own)) => self.sync(file, covered, Some(own)),
+                (true, Changed::Written(own)) => self.sync(file, 0, Some(own)),
                 _ => Ok(Outcome::Done),
             },
             Step::Sync { file } => self.sync(file, covered, None),
@@ -270,7 +270,7 @@ impl State {
         Ok(Outcome::Bytes(count as u32))
     }
 
-    /// Syncs the writes before `covered`, and `own`.
+    /// Syncs the writes before `covered` (a sync), or `own` (a write that is durable by itself).
     pub fn sync(
         &mut self,
         file: InodeId,
