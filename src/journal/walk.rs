@@ -42,8 +42,6 @@ pub(super) struct Walk<'a> {
     later: &'a [(u64, u64)],
     /// Everything before this place was on the disk, according to later segments.
     synced: Lsn,
-    /// True once the rest of the segment, and later ones, were looked through for such places.
-    has_looked: bool,
     /// The end of the last block that was taken without its header.
     headless_end: u32,
     pub end_bytes: u32,
@@ -93,7 +91,6 @@ impl<'a> Walk<'a> {
             noted_end: place.end,
             later: place.later,
             synced,
-            has_looked: false,
             headless_end: 0,
             end_bytes: JOURNAL_PAGE_BYTES,
             is_blank: false,
@@ -155,13 +152,14 @@ impl<'a> Walk<'a> {
         if planted(Planted::RotTakenForTail) {
             return Ok(false);
         }
-        if self.synced <= lsn && !self.has_looked {
-            self.has_looked = true;
-            let rest = self.rest(files, lsn, self.segment_bytes)?;
+        if self.synced <= lsn {
+            let rest = self.rest(files, lsn, self.segment_bytes, lsn)?;
             self.synced = self.synced.max(rest.synced);
+        }
+        if self.synced <= lsn {
             for &(number, file_bytes) in self.later {
                 let first = Lsn::new(number, JOURNAL_PAGE_BYTES);
-                let rest = self.rest(files, first, whole_pages(file_bytes))?;
+                let rest = self.rest(files, first, whole_pages(file_bytes), Lsn(u64::MAX))?;
                 self.synced = self.synced.max(rest.synced);
             }
         }
@@ -170,17 +168,19 @@ impl<'a> Walk<'a> {
 
     /// The content of a segment from a place on, as far as blocks may have been written when the one
     /// there, or one before it, was not on the disk (C5). A block that says that it was is not
-    /// further away, if there is one: it begins where one ends that does not say so. A segment is
-    /// read through once, although the walks of earlier ones look at it too.
+    /// further away, if there is one: it begins where one ends that does not say so. The look ends
+    /// at a block that says that more than `enough` was on the disk. A segment is read through once,
+    /// although the walks of earlier ones look at it too.
     fn rest(
         &mut self,
         files: &mut impl Files,
         from: Lsn,
         segment_bytes: u32,
+        enough: Lsn,
     ) -> Result<Rest, RecoveryError> {
         let (number, from_bytes) = (from.segment_number(), from.offset_bytes());
         let known = self.contents.rests.get(&number);
-        if let Some(rest) = known.filter(|rest| rest.from_bytes <= from_bytes) {
+        if let Some(rest) = known.filter(|rest| rest.from_bytes == from_bytes) {
             return Ok(*rest);
         }
         let mut rest = Rest { from_bytes, synced: Lsn(0), used_bytes: 0 };
@@ -199,6 +199,9 @@ impl<'a> Walk<'a> {
                 if planted(Planted::TailTakenForRot) {
                     rest.synced = rest.synced.max(lsn);
                 }
+            }
+            if rest.synced > enough {
+                return Ok(rest); // It is not kept, because it is not all.
             }
         }
         self.contents.rests.insert(number, rest);
@@ -252,7 +255,8 @@ impl<'a> Walk<'a> {
 
     /// Counts what stands behind the end.
     fn note_torn(&mut self, files: &mut impl Files, from: u32) -> Result<(), RecoveryError> {
-        let rest = self.rest(files, Lsn::new(self.number, from), self.segment_bytes)?;
+        let whole = Lsn(u64::MAX);
+        let rest = self.rest(files, Lsn::new(self.number, from), self.segment_bytes, whole)?;
         let last = rest.used_bytes.max(from);
         self.contents.findings.torn_bytes += u64::from(last - from);
         // Behind a cut, anything may follow anywhere.
