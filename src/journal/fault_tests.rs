@@ -9,7 +9,7 @@ use super::model_tests::Disk;
 use super::recovery::{Files, Recovered, recover};
 use super::{Append, Fault, Journal, KeptId, Moment, Place, Refused, Setup, Wish};
 use crate::base::Instant;
-use crate::limits::{JOURNAL_UNSYNCED_BYTES_MAX, JOURNAL_WRITE_DELAY};
+use crate::limits::{JOURNAL_ROWS_MAX, JOURNAL_UNSYNCED_BYTES_MAX, JOURNAL_WRITE_DELAY};
 use crate::stream::{Durability, Kind, Kinds, Totals};
 
 const SETUP: Setup = Setup {
@@ -296,4 +296,22 @@ fn a_hole_of_more_chunks_than_a_record_counts_is_told_by_several() {
     let mut totals = after.totals;
     totals.count(Kind::Output, 4);
     assert_eq!(found.living.as_ref().unwrap().position.totals, totals);
+}
+
+#[test]
+fn a_segment_whose_index_is_full_before_its_blocks_are_has_a_successor_in_time() {
+    let setup = Setup { segment_bytes: 64 << 20, ..SETUP };
+    let moment = Moment { now: Instant::from_nanos(1), wall_us: 7 };
+    let mut bench = Bench::on(Disk::default(), &setup, moment);
+    let names = [bench.open(1, Durability::Synced), bench.open(2, Durability::Written)];
+    let first = bench.journal.current_segment();
+    // Each chunk is a run of its own, because the one before belongs to the other execution.
+    for at in 0..3 * JOURNAL_ROWS_MAX / 2 {
+        assert_eq!(bench.append(names[at % 2]), Append::Kept, "chunk {at}");
+        if at % 500 == 0 {
+            bench.write();
+            bench.settle();
+        }
+    }
+    assert_eq!(bench.journal.current_segment(), first + 1);
 }

@@ -92,10 +92,10 @@ impl Segments {
         self.vacating.is_some() || self.to_remove.is_some() || self.is_removing
     }
 
-    /// True if the next segment should be made now. `used_bytes` of the present one are used.
-    pub fn wants_next(&self, setup: &Setup, used_bytes: u32, now: Instant) -> bool {
+    /// True if the next segment should be made now. `is_used`: a part of the present one is used.
+    pub fn wants_next(&self, is_used: bool, now: Instant) -> bool {
         match self.next {
-            Next::Absent => used_bytes >= setup.segment_bytes / 4,
+            Next::Absent => is_used,
             Next::Failed { retry_at } => now >= retry_at,
             Next::Preparing | Next::Ready => false,
         }

@@ -190,6 +190,7 @@ impl Process {
         self.reactor.poll();
         let moment = self.moment();
         while let Some(done) = self.reactor.next_disk_event() {
+            self.files.hurry(self.journal.is_next_urgent());
             for completed in self.files.on_done(done, &mut self.reactor) {
                 match completed {
                     Completed::Wish { token, result, buffer, synced } => {

@@ -29,8 +29,8 @@ pub struct JournalFiles {
     steps: Slab<Step>,
     /// Operations that the reactor did not take yet.
     refused: VecDeque<DiskRequest>,
-    /// The last place that was written.
-    reached: Lsn,
+    /// True if the next segment is wanted soon, and zeros would be too late.
+    is_urgent: bool,
 }
 
 /// A segment whose file is open, or is being opened.
@@ -136,7 +136,7 @@ impl Default for JournalFiles {
             files: BTreeMap::new(),
             steps: Slab::with_capacity(operations),
             refused: VecDeque::with_capacity(operations),
-            reached: Lsn(0),
+            is_urgent: false,
         }
     }
 }
@@ -154,7 +154,6 @@ impl JournalFiles {
             Wish::Write { token, lsn, buffer, bytes, sync } => {
                 let file = self.file(lsn.segment_number());
                 let offset = u64::from(lsn.offset_bytes());
-                self.reached = self.reached.max(lsn);
                 let work = DiskWork::Write { file, offset, buffer, bytes, sync };
                 (Step::Write { token, sync }, work)
             }
@@ -221,6 +220,11 @@ impl JournalFiles {
         self.files.insert(segment_number, Segment::Opening { reads });
         let work = DiskWork::Open { name: segment_name(segment_number), is_fresh };
         self.submit(Step::Open { segment_number }, work, reactor);
+    }
+
+    /// Notes if the next segment is wanted soon.
+    pub fn hurry(&mut self, is_urgent: bool) {
+        self.is_urgent = is_urgent;
     }
 
     /// Takes a completion of the reactor's disk. Returns what is finished by it.
@@ -366,9 +370,7 @@ impl JournalFiles {
         reactor: &mut impl Reactor,
     ) {
         let left_bytes = header.segment_bytes - filled_bytes;
-        let is_wanted = self.reached.segment_number() + 1 == header.segment_number
-            && self.reached.offset_bytes() >= header.segment_bytes / 2;
-        let (offset, bytes, step) = if left_bytes == 0 || is_wanted {
+        let (offset, bytes, step) = if left_bytes == 0 || self.is_urgent {
             header.encode(&mut buffer[..JOURNAL_PAGE_BYTES as usize]);
             (0, JOURNAL_PAGE_BYTES, Step::Header { header, file })
         } else {

@@ -398,6 +398,7 @@ impl Keeping {
         let mut reads = fetch::Finished::new();
         while let Some(done) = reactor.next_disk_event() {
             self.is_touched = true;
+            self.files.hurry(self.journal.is_next_urgent());
             for completed in self.files.on_done(done, reactor) {
                 match completed {
                     Completed::Wish { token, result, buffer, synced } => {

@@ -70,6 +70,7 @@ impl Kept {
         let moment = self.moment();
         self.reactor.poll();
         while let Some(done) = self.reactor.next_disk_event() {
+            self.files.hurry(self.journal.is_next_urgent());
             for completed in self.files.on_done(done, &mut self.reactor) {
                 match completed {
                     Completed::Wish { token, result, buffer, synced } => {
