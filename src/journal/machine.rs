@@ -335,19 +335,6 @@ impl Journal {
         self.poll_seal()
     }
 
-    /// True if the next segment is wanted soon, and zeros would be too late.
-    pub fn is_next_urgent(&self) -> bool {
-        self.is_used(2)
-    }
-
-    /// True if at least 1 ÷ `part` of the present segment is used: of its bytes, or of its rows.
-    fn is_used(&self, part: u32) -> bool {
-        let used_bytes = self.commit.next_lsn().offset_bytes();
-        let used_rows = self.table.run_count().max(self.table.parts.len());
-        used_bytes >= self.setup.segment_bytes / part
-            || used_rows >= JOURNAL_ROWS_MAX / part as usize
-    }
-
     fn header(&self, moment: Moment) -> SegmentHeader {
         SegmentHeader {
             journal: self.setup.journal,

@@ -146,8 +146,8 @@ pub enum Wish {
         buffer: PageBuffer,
         /// Number of bytes, a multiple of a page.
         bytes: u32,
-        /// True if these bytes have to be on the disk when the write is completed. Everything before
-        /// them is there already.
+        /// True if these bytes have to be on the disk when the write is completed. Everything
+        /// before them is there already.
         sync: bool,
     },
     /// Sync a segment. It has to cover all writes that were completed before.

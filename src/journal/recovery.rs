@@ -132,7 +132,7 @@ pub struct Contents {
     empty: Vec<Empty>,
     /// The contents of segments that were looked through.
     pub(super) rests: BTreeMap<u64, Rest>,
-    /// As in [`Setup`].
+    /// That of [`Setup`].
     pub(super) unsynced_bytes_max: u32,
     /// The number and the end of the last segment that counts.
     pub(super) last_end: Option<(u64, u32)>,

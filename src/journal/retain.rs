@@ -1,4 +1,5 @@
-//! The end of what is kept: retention by size and age, and deletion.
+//! The need for the next segment, and the end of what is kept: retention by size and age, and
+//! deletion.
 
 use super::Moment;
 use super::block::Position;
@@ -9,6 +10,7 @@ use super::records::Opened;
 use super::segments::Vacating;
 use crate::base::Instant;
 use crate::base::planted::{Planted, planted};
+use crate::limits::JOURNAL_ROWS_MAX;
 
 impl Journal {
     /// Deletes an ended execution: it is not found any more. Returns false if there is no room for
@@ -29,6 +31,19 @@ impl Journal {
         self.commit.await_sync();
         self.catalogue.get_mut(name).expect("it was just there").is_deleted = true;
         true
+    }
+
+    /// True if the next segment is wanted soon, and zeros would be too late.
+    pub fn is_next_urgent(&self) -> bool {
+        self.is_used(2)
+    }
+
+    /// True if at least 1 ÷ `part` of the present segment is used: of its bytes, or of its rows.
+    pub(super) fn is_used(&self, part: u32) -> bool {
+        let used_bytes = self.commit.next_lsn().offset_bytes();
+        let used_rows = self.table.run_count().max(self.table.parts.len());
+        used_bytes >= self.setup.segment_bytes / part
+            || used_rows >= JOURNAL_ROWS_MAX / part as usize
     }
 
     /// Removes the oldest segment, after it has nothing that a running execution needs.

@@ -166,11 +166,11 @@ impl<'a> Walk<'a> {
         Ok(self.synced > lsn)
     }
 
-    /// The content of a segment from a place on, as far as blocks may have been written when the one
-    /// there, or one before it, was not on the disk (C5). A block that says that it was is not
-    /// further away, if there is one: it begins where one ends that does not say so. The look ends
-    /// at a block that says that more than `enough` was on the disk. A segment is read through once,
-    /// although the walks of earlier ones look at it too.
+    /// The content of a segment from a place on. No block further away was written while the one
+    /// there was not on the disk (C5). A block that says that it was is no further away, if there
+    /// is one: it begins where one ends that does not say so. The look ends at a block that says
+    /// that more than `enough` was on the disk. A segment is read through once, although the walks
+    /// of earlier ones look at it too.
     fn rest(
         &mut self,
         files: &mut impl Files,

@@ -19,8 +19,8 @@ pub const JOURNAL_BLOCKS_MAX: usize = 16;
 pub const JOURNAL_WRITES_MAX: usize = 4;
 /// Number of blocks that are not on disk yet.
 pub const JOURNAL_UNSYNCED_BLOCKS_MAX: usize = 256;
-/// Size of the blocks that are not on disk yet. The kernel takes blocks faster than the disk does. It
-/// is part of the format: a start looks only so far behind a torn block.
+/// Size of the blocks that are not on disk yet. The kernel takes blocks faster than the disk does.
+/// It is part of the format: a start looks only so far behind a torn block.
 pub const JOURNAL_UNSYNCED_BYTES_MAX: u32 = 16 << 20;
 /// Number of runs in a segment. A segment with more short runs ends early.
 pub const JOURNAL_ROWS_MAX: usize = 1 << 16;

@@ -6,8 +6,8 @@
 //!
 //! A write that has to be durable is one system call as well (`RWF_DSYNC`), and goes past the page
 //! cache. That takes half the time of a write into the page cache and a sync. Other writes go into
-//! the page cache: the kernel takes those twice as fast (`bench/runs/2026-11-28-disk`). File systems
-//! whose promise is unknown get a write and a sync.
+//! the page cache: the kernel takes those twice as fast (`bench/runs/2026-11-28-disk`). File
+//! systems whose promise is unknown get a write and a sync.
 
 use std::ffi::{CStr, CString};
 use std::fs::{File, OpenOptions};

@@ -40,8 +40,8 @@ pub struct JournalConfig {
     pub retention: Duration,
     /// Size of a segment, in bytes: a power of two.
     pub segment_bytes: u32,
-    /// True if all writes go past the page cache (`O_DIRECT`), where the file system can. Those that
-    /// somebody waits for do so anyway. The page cache takes the others twice as fast.
+    /// True if all writes go past the page cache (`O_DIRECT`), where the file system can. Those
+    /// that somebody waits for do so anyway. The page cache takes the others twice as fast.
     pub is_direct: bool,
     /// Time between two scrubs, which read all sealed segments and check each checksum. Damage is
     /// thus found early. [`JournalStatus::scrubbed`](crate::shard::JournalStatus) has the counts.

@@ -80,8 +80,8 @@ impl Scene {
     /// Lets the disk fail while an execution publishes and two tools wait. Returns a part of a
     /// chunk that is not on the disk.
     ///
-    /// If the page cache is to lie, a chunk that only the kernel has comes first. What follows is
-    /// then no write that is durable by itself.
+    /// If the page cache is to lie, a chunk that only the kernel has comes first. The writes behind
+    /// it are then not durable by themselves.
     fn fail(&mut self, part: Part, cache_lies: bool) -> Vec<u8> {
         let [written, synced] = self.fed;
         let first = SYNCED + 1 + u64::from(cache_lies);
