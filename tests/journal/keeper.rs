@@ -7,6 +7,7 @@ use streamdoor::base::{ExecutionId, Instant};
 use streamdoor::journal::format::ChunkEntry;
 use streamdoor::journal::recovery::Recovered;
 use streamdoor::journal::{Append, Journal, KeptId, Moment, Setup};
+use streamdoor::limits::JOURNAL_UNSYNCED_BYTES_MAX;
 use streamdoor::reactor::{AnyReactor, Choice, DiskSetup, Reactor, open};
 use streamdoor::shard::journal::{Completed, JournalFiles, open_journal};
 use streamdoor::stream::{Durability, Kind};
@@ -54,6 +55,7 @@ impl Keeper {
             segment_bytes,
             bytes_max: segments_max * u64::from(segment_bytes),
             age_us_max: u64::MAX / 2,
+            unsynced_bytes_max: JOURNAL_UNSYNCED_BYTES_MAX,
         };
         let (recovered, files) = open_journal(&mut reactor, DiskSetup::at(shard), &setup).unwrap();
         let Recovered { journal, .. } = recovered;
