@@ -121,11 +121,18 @@ impl Inode {
         self.unsynced.push(Unsynced { number, sectors, end, fate });
     }
 
-    /// Takes the un-synced writes that a sync covers: those before `before`, and `own`.
+    /// Takes the un-synced writes that a sync covers: those before `before`, and `own`. Earlier
+    /// writes of the sectors of `own` come to nothing.
     pub fn take_unsynced(&mut self, before: u64, own: Option<u64>) -> Vec<Unsynced> {
-        let (taken, rest) = std::mem::take(&mut self.unsynced)
+        let (taken, mut rest): (Vec<Unsynced>, Vec<Unsynced>) = std::mem::take(&mut self.unsynced)
             .into_iter()
             .partition(|write| write.number < before || Some(write.number) == own);
+        if let Some(own) = taken.last().filter(|write| Some(write.number) == own) {
+            let sectors: BTreeSet<u64> = own.sectors.iter().map(|(sector, _)| *sector).collect();
+            for write in rest.iter_mut().filter(|write| write.number < own.number) {
+                write.sectors.retain(|(sector, _)| !sectors.contains(sector));
+            }
+        }
         self.unsynced = rest;
         taken
     }
