@@ -106,6 +106,7 @@ pub struct Findings {
     /// Number of these that were walked block by block.
     pub walked: u64,
     /// Bytes from the first bad block on that were the torn end of the last writes.
+    /// In segments behind a lost one, it is a lower bound.
     pub torn_bytes: u64,
     /// Stretches that the disk has damaged.
     pub corrupt: Vec<(Lsn, Lsn)>,

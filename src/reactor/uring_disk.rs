@@ -125,8 +125,7 @@ impl UringDisk {
 
 impl Flight {
     fn new(job: Job<SharedFile>) -> Flight {
-        let must_sync = matches!(job.step, Step::Sync { .. });
-        Flight { job, moved: 0, attempt_count: 0, armed: None, must_sync }
+        Flight { job, moved: 0, attempt_count: 0, armed: None, must_sync: false }
     }
 
     /// The entry that the operation needs now.
