@@ -113,7 +113,7 @@ impl Bench {
                 assert!((row.first_seq..row.until_seq()).contains(&seq));
                 true
             }
-            Place::Hole { until_seq } => {
+            Place::Hole { until_seq, .. } => {
                 assert_eq!(until_seq, self.journal.get(name).unwrap().published().0);
                 false
             }
@@ -284,7 +284,7 @@ fn a_hole_of_more_chunks_than_a_record_counts_is_told_by_several() {
     let (mut seq, mut holes) = (before.next_seq(), 0);
     while seq < after.next_seq() {
         let place = bench.journal.locate(name, seq).unwrap();
-        let Place::Hole { until_seq } = place else { panic!("{seq} is at {place:?}") };
+        let Place::Hole { until_seq, .. } = place else { panic!("{seq} is at {place:?}") };
         (seq, holes) = (until_seq, holes + 1);
     }
     assert_eq!((seq, holes), (after.next_seq(), 4));

@@ -30,6 +30,9 @@ pub enum Place {
     Hole {
         /// One past the last chunk of the hole.
         until_seq: u64,
+        /// The segment and the row of the record of the hole, if there is one. It has the totals
+        /// before and behind the hole.
+        record: Option<(u64, RunRow)>,
     },
     /// The chunk was removed because of its age, or to make room.
     Expired {
@@ -122,7 +125,7 @@ impl Search {
 
 fn place_of(segment_number: u64, row: RunRow) -> Place {
     match row.is_hole {
-        true => Place::Hole { until_seq: row.until_seq() },
+        true => Place::Hole { until_seq: row.until_seq(), record: Some((segment_number, row)) },
         false => Place::Run { segment_number, row },
     }
 }
@@ -161,7 +164,7 @@ impl Journal {
         if let Some(missing) = kept.living.as_ref().and_then(|living| living.missing.as_ref())
             && seq >= missing.before.next_seq()
         {
-            return Some(Place::Hole { until_seq: next_seq });
+            return Some(Place::Hole { until_seq: next_seq, record: None });
         }
         if let Some((segment_number, row, until_seq)) = self.find_unsealed(kept, seq) {
             if Lsn::new(segment_number, row.offset_bytes) >= self.readable_until(kept) {
@@ -253,7 +256,7 @@ impl Journal {
     /// those behind it.
     fn unreadable(&mut self, next_seq: u64) -> Place {
         if self.fault().is_some() {
-            return Place::Hole { until_seq: next_seq };
+            return Place::Hole { until_seq: next_seq, record: None };
         }
         self.commit.hurry();
         Place::Soon

@@ -446,7 +446,7 @@ impl World {
                     assert!(stuck < 3, "seed {seed}: nothing is under way after a recovery");
                     return;
                 }
-                Place::Hole { until_seq } => {
+                Place::Hole { until_seq, .. } => {
                     for missing in seq..until_seq {
                         let chunk = &model.chunks[missing as usize - 1];
                         assert!(chunk.is_none(), "seed {seed}: {id} chunk {missing}");

@@ -464,7 +464,8 @@ impl Trial {
         if self.elsewhere.len() >= ELSEWHERE_MAX {
             return;
         }
-        let (spec, follower) = self.subscription(at, terms);
+        let (spec, mut follower) = self.subscription(at, terms);
+        follower.is_elsewhere = true;
         let Model { id, number, waits, runs, .. } = self.models[at];
         self.say(|| format!("{number} is followed elsewhere from {from_seq} under {policy}"));
         let subscribed = self.shard.subscribe_remote(id, spec);

@@ -9,8 +9,10 @@
 //! A reader on another thread asks by itself (`shard/reader/refill.rs`), and is answered likewise.
 //!
 //! A stretch that cannot be given is a gap with exact counts: the totals before it and behind it
-//! are read from the neighbouring runs. If these are damaged too, or begin within the stretch, the
-//! counts are an upper bound of the chunks, and no bytes.
+//! are read from the neighbouring runs, and those of a hole from its record. If these are damaged
+//! too, or if the subscriber begins within the stretch, the counts are an upper bound of the chunks,
+//! and no bytes. A reader on another thread also begins within a hole if it had its first chunks
+//! from the ring.
 
 use std::collections::VecDeque;
 use std::io;
@@ -24,7 +26,7 @@ use crate::base::planted::{Planted, planted};
 use crate::base::{Handle, PageBuffer, SubscriberId};
 use crate::engine::{Event, Fetched};
 use crate::journal::block::Run;
-use crate::journal::format::{ChunkEntry, Lsn};
+use crate::journal::format::{ChunkEntry, Lsn, RunKind};
 use crate::journal::index::RunRow;
 use crate::journal::{Found, KeptId, Place, Search};
 use crate::limits;
@@ -75,8 +77,9 @@ struct Loss {
 }
 
 impl Loss {
-    fn is_hole(&self) -> bool {
-        self.reason == GapReason::Unwritten && self.behind_seq == self.until_seq
+    /// True if one gap tells of this stretch and of the next one, which is lost for `reason`.
+    fn goes_on(&self, reason: GapReason) -> bool {
+        self.reason == reason && reason != GapReason::Corrupt && self.behind_seq == self.until_seq
     }
 }
 
@@ -313,7 +316,8 @@ fn on_place<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, name: u
             keeping.fetching(name).step = Step::Page(search);
             keeping.read(name, search.page(), limits::JOURNAL_PAGE_BYTES, &mut shard.reactor);
         }
-        Place::Run { segment_number, row } => {
+        Place::Run { segment_number, row }
+        | Place::Hole { record: Some((segment_number, row)), .. } => {
             let lsn = Lsn::new(segment_number, row.offset_bytes);
             keeping.fetching(name).step = Step::Run(lsn, row);
             match keeping.reads.take_recent(lsn) {
@@ -321,7 +325,7 @@ fn on_place<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, name: u
                 None => keeping.read(name, lsn, row.bytes, &mut shard.reactor),
             }
         }
-        Place::Hole { until_seq } => not_there(shard, name, GapReason::Unwritten, until_seq),
+        Place::Hole { until_seq, .. } => not_there(shard, name, GapReason::Unwritten, until_seq),
         Place::Expired { until_seq } => not_there(shard, name, GapReason::Expired, until_seq),
         Place::Corrupt { until_seq } => not_there(shard, name, GapReason::Corrupt, until_seq),
     }
@@ -353,15 +357,13 @@ fn not_there<R: Reactor + 'static, O: Outlet<R>>(
     let fetching = keeping.fetching(name);
     assert!(until_seq > fetching.seq());
     let until_seq = until_seq.min(fetching.until_seq);
-    let is_hole = reason == GapReason::Unwritten;
     match fetching.goal {
         Goal::Chunks => {
             let (behind_seq, between) = (until_seq, KindTotals::default());
             lose(shard, name, Loss { reason, until_seq, before: None, behind_seq, between });
         }
         Goal::Before(loss) => look_behind(shard, name, loss),
-        // A hole that begins where another one ends: one gap tells of both.
-        Goal::Behind(loss) if loss.is_hole() && is_hole && until_seq > loss.until_seq => {
+        Goal::Behind(loss) if loss.goes_on(reason) && until_seq > loss.until_seq => {
             look_behind(shard, name, Loss { until_seq, behind_seq: until_seq, ..loss });
         }
         Goal::Behind(loss) => answer_lost(shard, name, &loss, None),
@@ -569,7 +571,12 @@ fn on_run<R: Reactor + 'static, O: Outlet<R>>(
     let Some(keeping) = shard.keeping.as_deref_mut() else { return };
     let &mut Fetching { kept, goal, step, .. } = keeping.fetching(name);
     let Step::Run(lsn, row) = step else { unreachable!("a run was read") };
-    let is_same = |place: &Place| matches!(place, Place::Run { row: other, .. } if *other == row);
+    let is_same = |place: &Place| match place {
+        Place::Run { row: other, .. } | Place::Hole { record: Some((_, other)), .. } => {
+            *other == row
+        }
+        _ => false,
+    };
     if read == RunRead::Removed {
         let seq = keeping.fetching(name).seq();
         if !keeping.journal.locate(kept, seq).as_ref().is_some_and(is_same) {
@@ -584,12 +591,16 @@ fn on_run<R: Reactor + 'static, O: Outlet<R>>(
     let fits = |run: &Run<'_>| {
         let RunRow { first_seq, count, .. } = row;
         let header = &run.header;
-        (header.execution, header.first_seq, header.count) == (kept.number, first_seq, count)
+        let kind = if row.is_hole { RunKind::Hole } else { RunKind::Chunks };
+        let of_row = (kind, kept.number, first_seq, count);
+        (header.kind, header.execution, header.first_seq, header.count) == of_row
     };
     let Some(run) = decoded.filter(fits) else {
-        return not_there(shard, name, GapReason::Corrupt, row.until_seq());
+        let reason = if row.is_hole { GapReason::Unwritten } else { GapReason::Corrupt };
+        return not_there(shard, name, reason, row.until_seq());
     };
     match goal {
+        Goal::Chunks if row.is_hole => lose_hole(shard, name, &run),
         Goal::Chunks => give(shard, name, &run),
         Goal::Before(loss) => {
             let fetching = keeping.fetching(name);
@@ -603,8 +614,16 @@ fn on_run<R: Reactor + 'static, O: Outlet<R>>(
     }
 }
 
-/// The totals of all chunks before `seq`, if the chunks of the run before it are intact.
+/// The totals of all chunks before `seq`, if the chunks of the run before it are intact. A hole has
+/// them before its first chunk and behind its last one.
 fn totals_before(run: &Run<'_>, seq: u64) -> Option<KindTotals> {
+    if seq == run.header.first_seq {
+        return Some(run.before);
+    }
+    if run.header.kind == RunKind::Hole {
+        let behind = run.position_after()?;
+        return (behind.next_seq() == seq).then_some(behind.totals);
+    }
     let mut totals = run.before;
     for chunk in run.chunks() {
         let entry = chunk.ok()?.entry;
@@ -695,6 +714,25 @@ fn give<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, name: u64, 
     }
     let until_seq = damage.map_or(from_seq + 1, |lost| lost.until_seq);
     lose_damaged(shard, name, run, until_seq);
+}
+
+/// Loses the chunks of a hole, from the first of the stretch on. Its record says how many.
+fn lose_hole<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &mut Shard<R, O>,
+    name: u64,
+    run: &Run<'_>,
+) {
+    let Some(keeping) = shard.keeping.as_deref_mut() else { return };
+    let &mut Fetching { from_seq, until_seq, .. } = keeping.fetching(name);
+    let hole_until_seq = run.header.first_seq + u64::from(run.header.count);
+    let until_seq = until_seq.min(hole_until_seq);
+    let before = totals_before(run, from_seq);
+    let (behind_seq, between) = (until_seq, KindTotals::default());
+    let loss = Loss { reason: GapReason::Unwritten, until_seq, before, behind_seq, between };
+    match totals_before(run, until_seq) {
+        Some(behind) if before.is_some() => answer_lost(shard, name, &loss, Some(behind)),
+        _ => lose(shard, name, loss),
+    }
 }
 
 /// Loses the chunks of a run from the first of the stretch to before `until_seq`, which are

@@ -299,7 +299,7 @@ impl Trial {
                     self.hear();
                     continue;
                 }
-                Place::Hole { until_seq } => {
+                Place::Hole { until_seq, .. } => {
                     self.check_hole(id, seq, until_seq, next_seq);
                     until_seq
                 }
