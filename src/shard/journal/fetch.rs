@@ -8,19 +8,16 @@
 //!
 //! A reader on another thread asks by itself (`shard/reader/refill.rs`), and is answered likewise.
 //!
-//! A stretch that cannot be given is a gap with exact counts: the totals before it and behind it
-//! are read from the neighbouring runs, and those of a hole from its record. If these are damaged
-//! too, or if the subscriber begins within the stretch, the counts are an upper bound of the chunks,
-//! and no bytes. A reader on another thread also begins within a hole if it had its first chunks
-//! from the ring.
+//! The reads are in `reads.rs`, and what cannot be given in `lost.rs`.
 
-use std::collections::VecDeque;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use smallvec::SmallVec;
-
 use super::keeping::Keeping;
+use super::lost::{
+    Loss, answer_lost, look_behind, lose_damaged, lose_hole, not_there, totals_before,
+};
+use super::reads::{Finished, Ready, RunRead};
 use super::recall::{self, RECORD_BIT};
 use crate::base::planted::{Planted, planted};
 use crate::base::{Handle, PageBuffer, SubscriberId};
@@ -38,49 +35,29 @@ use crate::shard::outlet::{Giving, Outlet};
 use crate::shard::produce;
 use crate::shard::reader::refill::{LostStretch, News, Refilled};
 use crate::shard::{Call, Item, Shard};
-use crate::stream::{GapReason, KindTotals, Totals};
+use crate::stream::{GapReason, Totals};
 
 /// One question of the engine, until it is answered.
 pub(super) struct Fetching {
-    subscriber: SubscriberId,
-    execution: Handle,
+    pub(super) subscriber: SubscriberId,
+    pub(super) execution: Handle,
     kept: KeptId,
-    from_seq: u64,
-    until_seq: u64,
+    pub(super) from_seq: u64,
+    pub(super) until_seq: u64,
     chunks_max: u32,
-    goal: Goal,
+    pub(super) goal: Goal,
     step: Step,
 }
 
 /// The chunk that is looked for, and the reason.
 #[derive(Clone, Copy)]
-enum Goal {
+pub(super) enum Goal {
     /// The first chunk of the stretch.
     Chunks,
     /// The totals before the stretch, which is lost.
     Before(Loss),
     /// The totals behind the stretch.
     Behind(Loss),
-}
-
-/// A stretch that cannot be given.
-#[derive(Clone, Copy)]
-struct Loss {
-    reason: GapReason,
-    until_seq: u64,
-    /// The totals of all chunks before the stretch, if they are known.
-    before: Option<KindTotals>,
-    /// A chunk behind the stretch. The totals before it are looked for.
-    behind_seq: u64,
-    /// The totals of the chunks between the stretch and that chunk.
-    between: KindTotals,
-}
-
-impl Loss {
-    /// True if one gap tells of this stretch and of the next one, which is lost for `reason`.
-    fn goes_on(&self, reason: GapReason) -> bool {
-        self.reason == reason && reason != GapReason::Corrupt && self.behind_seq == self.until_seq
-    }
 }
 
 /// The thing that is waited for.
@@ -92,137 +69,6 @@ enum Step {
     Page(Search),
     /// A run.
     Run(Lsn, RunRow),
-}
-
-/// A read that has ended: the number of its question, the result, and the buffer.
-pub(super) type Read = (u64, Result<u32, io::ErrorKind>, Option<PageBuffer>);
-
-/// The reads that have ended in one turn.
-pub(super) type Finished = SmallVec<[Read; 4]>;
-
-/// The reads of a journal.
-pub(super) struct Reads {
-    /// Number of reads that are under way.
-    under_way: usize,
-    /// Questions that have to read, and wait for others.
-    waiting: VecDeque<(u64, Lsn, u32)>,
-    /// Questions whose chunk is on its way to the disk.
-    soon: VecDeque<u64>,
-    /// True if some of these may have arrived.
-    may_have_arrived: bool,
-    /// Runs that were read and not given yet.
-    ready: VecDeque<Ready>,
-    /// The runs that were given last, the newest at the end. No page is written twice, so each
-    /// stays what it is.
-    recent: VecDeque<(Lsn, PageBuffer)>,
-    /// Buffers for the next runs.
-    spare: Vec<PageBuffer>,
-    /// The places that subscribers have reached on the disk, by the index of a subscriber.
-    reached: Vec<Option<Box<Reached>>>,
-}
-
-/// The place that a subscriber has reached, and the totals of all chunks before it. If the next
-/// chunks are lost, these totals may be, too.
-struct Reached {
-    subscriber: SubscriberId,
-    seq: u64,
-    totals: KindTotals,
-}
-
-/// A run that was read.
-struct Ready {
-    name: u64,
-    lsn: Lsn,
-    bytes: u32,
-    read: RunRead,
-    buffer: PageBuffer,
-}
-
-/// The result of the read of a run.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum RunRead {
-    Whole,
-    /// Its segment is gone.
-    Removed,
-    Failed,
-}
-
-impl Default for Reads {
-    /// No reads. There is memory for all that may be under way.
-    fn default() -> Reads {
-        let reads = limits::JOURNAL_READS_MAX;
-        Reads {
-            under_way: 0,
-            waiting: VecDeque::with_capacity(reads),
-            soon: VecDeque::with_capacity(reads),
-            may_have_arrived: false,
-            ready: VecDeque::with_capacity(reads),
-            recent: VecDeque::with_capacity(limits::JOURNAL_RECENT_RUNS),
-            spare: Vec::with_capacity(reads),
-            reached: Vec::new(),
-        }
-    }
-}
-
-impl Reads {
-    /// True if there is something to give, or to look for again.
-    #[inline]
-    pub fn has_news(&self) -> bool {
-        !self.ready.is_empty() || self.may_have_arrived && !self.soon.is_empty()
-    }
-
-    fn buffer(&mut self, bytes: u32) -> PageBuffer {
-        match self.spare.pop() {
-            Some(buffer) if buffer.len() >= bytes as usize => buffer,
-            spare => {
-                self.spare.extend(spare);
-                let bytes = bytes.max(limits::JOURNAL_READ_BYTES);
-                PageBuffer::new(bytes.next_multiple_of(limits::JOURNAL_PAGE_BYTES) as usize)
-            }
-        }
-    }
-
-    fn note_totals(&mut self, subscriber: SubscriberId, seq: u64, totals: KindTotals) {
-        let index = subscriber.0.index as usize;
-        if index >= self.reached.len() {
-            self.reached.resize_with(index + 1, || None);
-        }
-        let reached = Reached { subscriber, seq, totals };
-        match &mut self.reached[index] {
-            Some(before) => **before = reached,
-            none => *none = Some(Box::new(reached)),
-        }
-    }
-
-    fn totals_at(&self, subscriber: SubscriberId, seq: u64) -> Option<KindTotals> {
-        let reached = self.reached.get(subscriber.0.index as usize)?.as_ref()?;
-        let fits = (reached.subscriber, reached.seq) == (subscriber, seq);
-        fits.then_some(reached.totals)
-    }
-
-    /// Takes a run out that was read lately.
-    fn take_recent(&mut self, lsn: Lsn) -> Option<PageBuffer> {
-        let at = self.recent.iter().position(|(other, _)| *other == lsn)?;
-        self.recent.remove(at).map(|(_, buffer)| buffer)
-    }
-
-    /// Remembers a run that was read. The one that was used longest ago makes room.
-    fn remember(&mut self, lsn: Lsn, buffer: PageBuffer) {
-        if self.recent.len() == limits::JOURNAL_RECENT_RUNS
-            && let Some((_, oldest)) = self.recent.pop_front()
-        {
-            self.give_back(oldest);
-        }
-        self.recent.push_back((lsn, buffer));
-    }
-
-    /// Takes a buffer back. One for a chunk of unusual length is not kept.
-    fn give_back(&mut self, buffer: PageBuffer) {
-        let is_usual = buffer.len() == limits::JOURNAL_READ_BYTES as usize;
-        if is_usual && self.spare.len() < limits::JOURNAL_READS_MAX {
-            self.spare.push(buffer);
-        }
-    }
 }
 
 impl Keeping {
@@ -237,14 +83,14 @@ impl Keeping {
         self.files.read(name, lsn, bytes, buffer, reactor);
     }
 
-    fn fetching(&mut self, name: u64) -> &mut Fetching {
+    pub(super) fn fetching(&mut self, name: u64) -> &mut Fetching {
         self.fetches.get_mut(name as usize).expect("a question stays until it is answered")
     }
 }
 
 impl Fetching {
     /// The chunk whose place is looked for.
-    fn seq(&self) -> u64 {
+    pub(super) fn seq(&self) -> u64 {
         match self.goal {
             Goal::Chunks => self.from_seq,
             Goal::Before(_) => self.from_seq - 1,
@@ -293,7 +139,7 @@ pub(crate) fn refill<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>
 }
 
 /// Looks for the place of the chunk that a question needs next.
-fn look<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, name: u64) {
+pub(super) fn look<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, name: u64) {
     let Some(keeping) = shard.keeping.as_deref_mut() else { return };
     let fetching = &keeping.fetches[name as usize];
     let (kept, seq, until_seq) = (fetching.kept, fetching.seq(), fetching.until_seq);
@@ -346,83 +192,7 @@ fn on_recent<R: Reactor + 'static, O: Outlet<R>>(
     }
 }
 
-/// Goes on with a question if its chunk, and those before `until_seq`, cannot be read.
-fn not_there<R: Reactor + 'static, O: Outlet<R>>(
-    shard: &mut Shard<R, O>,
-    name: u64,
-    reason: GapReason,
-    until_seq: u64,
-) {
-    let Some(keeping) = shard.keeping.as_deref_mut() else { return };
-    let fetching = keeping.fetching(name);
-    assert!(until_seq > fetching.seq());
-    let until_seq = until_seq.min(fetching.until_seq);
-    match fetching.goal {
-        Goal::Chunks => {
-            let (behind_seq, between) = (until_seq, KindTotals::default());
-            lose(shard, name, Loss { reason, until_seq, before: None, behind_seq, between });
-        }
-        Goal::Before(loss) => look_behind(shard, name, loss),
-        Goal::Behind(loss) if loss.goes_on(reason) && until_seq > loss.until_seq => {
-            look_behind(shard, name, Loss { until_seq, behind_seq: until_seq, ..loss });
-        }
-        Goal::Behind(loss) => answer_lost(shard, name, &loss, None),
-    }
-}
-
-/// Finds out the totals of a stretch that cannot be given.
-fn lose<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, name: u64, mut loss: Loss) {
-    let Some(keeping) = shard.keeping.as_deref_mut() else { return };
-    let fetching = keeping.fetching(name);
-    let (subscriber, from_seq) = (fetching.subscriber, fetching.from_seq);
-    if from_seq == 1 {
-        loss.before = Some(KindTotals::default());
-    }
-    loss.before = loss.before.or_else(|| keeping.reads.totals_at(subscriber, from_seq));
-    if loss.before.is_some() {
-        look_behind(shard, name, loss);
-    } else {
-        keeping.fetching(name).goal = Goal::Before(loss);
-        look(shard, name);
-    }
-}
-
-/// Finds out the totals behind a stretch that cannot be given. The engine knows them as far as the
-/// ring reaches back.
-fn look_behind<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, name: u64, loss: Loss) {
-    let Some(keeping) = shard.keeping.as_deref_mut() else { return };
-    let fetching = keeping.fetching(name);
-    fetching.goal = Goal::Behind(loss);
-    match shard.engine.kind_totals_before(fetching.execution, loss.behind_seq) {
-        Some(behind) => answer_lost(shard, name, &loss, Some(behind)),
-        None => look(shard, name),
-    }
-}
-
-/// Tells the engine that a stretch cannot be given.
-fn answer_lost<R: Reactor + 'static, O: Outlet<R>>(
-    shard: &mut Shard<R, O>,
-    name: u64,
-    loss: &Loss,
-    behind: Option<KindTotals>,
-) {
-    let Some(keeping) = shard.keeping.as_deref_mut() else { return };
-    let Fetching { subscriber, from_seq, .. } = *keeping.fetching(name);
-    let kinds = shard.sinks[subscriber.0.index as usize].kinds;
-    let &Loss { reason, until_seq, before, between, .. } = loss;
-    let after = behind.and_then(|behind| behind.checked_sub(&between));
-    if let Some(totals) = after {
-        keeping.reads.note_totals(subscriber, until_seq, totals);
-    }
-    let chunks = until_seq - from_seq;
-    let lost = after.zip(before).and_then(|(after, before)| after.checked_sub(&before));
-    // All of them come from files. No more chunks can be lost than there are.
-    let totals = lost.map(|lost| lost.of(kinds)).filter(|totals| totals.chunks <= chunks);
-    let totals = totals.unwrap_or(Totals { chunks, bytes: 0 });
-    answer(shard, name, until_seq, Fetched::Lost { reason, totals });
-}
-
-fn answer<R: Reactor + 'static, O: Outlet<R>>(
+pub(super) fn answer<R: Reactor + 'static, O: Outlet<R>>(
     shard: &mut Shard<R, O>,
     name: u64,
     until_seq: u64,
@@ -614,27 +384,6 @@ fn on_run<R: Reactor + 'static, O: Outlet<R>>(
     }
 }
 
-/// The totals of all chunks before `seq`, if the chunks of the run before it are intact. A hole has
-/// them before its first chunk and behind its last one.
-fn totals_before(run: &Run<'_>, seq: u64) -> Option<KindTotals> {
-    if seq == run.header.first_seq {
-        return Some(run.before);
-    }
-    if run.header.kind == RunKind::Hole {
-        let behind = run.position_after()?;
-        return (behind.next_seq() == seq).then_some(behind.totals);
-    }
-    let mut totals = run.before;
-    for chunk in run.chunks() {
-        let entry = chunk.ok()?.entry;
-        if entry.seq >= seq {
-            return Some(totals);
-        }
-        totals.count(entry.kind, entry.length);
-    }
-    Some(totals)
-}
-
 /// The part of a run that was given.
 struct Given {
     totals: Totals,
@@ -714,59 +463,6 @@ fn give<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, name: u64, 
     }
     let until_seq = damage.map_or(from_seq + 1, |lost| lost.until_seq);
     lose_damaged(shard, name, run, until_seq);
-}
-
-/// Loses the chunks of a hole, from the first of the stretch on. Its record says how many.
-fn lose_hole<R: Reactor + 'static, O: Outlet<R>>(
-    shard: &mut Shard<R, O>,
-    name: u64,
-    run: &Run<'_>,
-) {
-    let Some(keeping) = shard.keeping.as_deref_mut() else { return };
-    let &mut Fetching { from_seq, until_seq, .. } = keeping.fetching(name);
-    let hole_until_seq = run.header.first_seq + u64::from(run.header.count);
-    let until_seq = until_seq.min(hole_until_seq);
-    let before = totals_before(run, from_seq);
-    let (behind_seq, between) = (until_seq, KindTotals::default());
-    let loss = Loss { reason: GapReason::Unwritten, until_seq, before, behind_seq, between };
-    match totals_before(run, until_seq) {
-        Some(behind) if before.is_some() => answer_lost(shard, name, &loss, Some(behind)),
-        _ => lose(shard, name, loss),
-    }
-}
-
-/// Loses the chunks of a run from the first of the stretch to before `until_seq`, which are
-/// damaged. The totals behind them follow from the next run, and from what is intact in this one.
-fn lose_damaged<R: Reactor + 'static, O: Outlet<R>>(
-    shard: &mut Shard<R, O>,
-    name: u64,
-    run: &Run<'_>,
-    until_seq: u64,
-) {
-    let Some(keeping) = shard.keeping.as_deref_mut() else { return };
-    let &mut Fetching { from_seq, until_seq: asked_until_seq, .. } = keeping.fetching(name);
-    let run_until_seq = run.header.first_seq + u64::from(run.header.count);
-    let mut between = KindTotals::default();
-    let mut is_intact_behind = until_seq <= asked_until_seq;
-    for chunk in run.chunks() {
-        match chunk {
-            Ok(chunk) if chunk.entry.seq >= until_seq => {
-                between.count(chunk.entry.kind, chunk.entry.length);
-            }
-            Err(lost) if lost.from_seq >= until_seq => is_intact_behind = false,
-            Ok(_) | Err(_) => {}
-        }
-    }
-    let before = (run.header.first_seq <= from_seq).then(|| totals_before(run, from_seq)).flatten();
-    let (until_seq, behind_seq, between) = match is_intact_behind {
-        true => (until_seq, run_until_seq, between),
-        false => {
-            let until_seq = run_until_seq.min(asked_until_seq);
-            (until_seq, until_seq, KindTotals::default())
-        }
-    };
-    let reason = GapReason::Corrupt;
-    lose(shard, name, Loss { reason, until_seq, before, behind_seq, between });
 }
 
 /// Gives a chunk to a subscriber.

@@ -19,10 +19,11 @@ use slab::Slab;
 
 use super::config::JournalConfig;
 use super::details::{EndedDetails, OpenedDetails};
-use super::fetch::{self, Fetching, Reads};
+use super::fetch::{self, Fetching};
 use super::files::{Completed, JournalFiles};
 use super::late;
 use super::open::open_journal;
+use super::reads::{self, Reads};
 use super::recall::Archive;
 use crate::base::{ExecutionId, Handle, Instant};
 use crate::engine::{Event, Verdict};
@@ -393,9 +394,9 @@ impl Keeping {
     }
 
     /// Takes what the disk has done. Returns the reads of others than the scrub.
-    fn take_completions<R: Reactor>(&mut self, reactor: &mut R, now: Instant) -> fetch::Finished {
+    fn take_completions<R: Reactor>(&mut self, reactor: &mut R, now: Instant) -> reads::Finished {
         let moment = self.moment(now);
-        let mut reads = fetch::Finished::new();
+        let mut reads = reads::Finished::new();
         while let Some(done) = reactor.next_disk_event() {
             self.is_touched = true;
             self.files.hurry(self.journal.is_next_urgent());

@@ -3,8 +3,9 @@
 //! [`crate::journal`] decides what is written where, and the reactor does it. This module is the
 //! way between the two: `files.rs` turns wishes into operations on files, `open.rs` opens a journal
 //! while nothing else runs. `keeping.rs` is the shard's side: what is kept, and when. `late.rs`
-//! is for executions that wait for the disk. `fetch.rs` gives old chunks, `recall.rs` brings old
-//! executions back, and `details.rs` is what their records say.
+//! is for executions that wait for the disk. `fetch.rs` gives old chunks with the reads of
+//! `reads.rs`, and `lost.rs` tells of those that cannot be given. `recall.rs` brings old executions
+//! back, and `details.rs` is what their records say.
 
 mod config;
 mod details;
@@ -14,7 +15,9 @@ mod keeping;
 #[cfg(all(test, not(loom)))]
 mod keeping_tests;
 mod late;
+mod lost;
 mod open;
+mod reads;
 mod recall;
 #[cfg(all(test, not(loom)))]
 mod refill_tests;
