@@ -35,17 +35,14 @@ use crate::stream::{Durability, Kind, Totals};
 
 /// The files of a journal, for somebody who can wait for each access.
 pub trait Files {
-    /// Notes that the disk has everything before this place. Segments before it may be read from
-    /// the page cache, and others must not be: a sync may have failed.
-    fn trust(&mut self, _synced: Lsn) {}
-
     /// The numbers and sizes of all segments, in any order. Unfinished ones are not among them.
     ///
     /// # Errors
     /// The error of the directory.
     fn segments(&mut self) -> io::Result<Vec<(u64, u64)>>;
 
-    /// Reads into `buffer`. Returns fewer bytes only at the end of the segment.
+    /// Reads into `buffer` what the disk has. A page cache may have other bytes, after a sync that
+    /// failed. Returns fewer bytes only at the end of the segment.
     ///
     /// # Errors
     /// The error of the file.
@@ -625,9 +622,6 @@ fn read_headers(
             return Err(RecoveryError::Foreign { segment_number: number });
         }
         let header = (header.segment_number == number).then_some(header);
-        if let Some(SegmentHeader { synced, .. }) = header {
-            files.trust(synced);
-        }
         headers.push(header);
     }
     headers.reverse();

@@ -103,6 +103,10 @@ pub enum DiskWork {
         buffer: PageBuffer,
         /// Number of bytes: at least 1, and at most those of `buffer`.
         bytes: u32,
+        /// True if the bytes come from the disk, and not from what the page cache has of it. After
+        /// a sync that failed, that may be what the disk does not have. Whole pages at multiples of
+        /// 4 KiB go past the page cache, where that is possible.
+        is_fresh: bool,
     },
     /// Writes the first `bytes` of `buffer`, all of them.
     Write {
@@ -130,9 +134,6 @@ pub enum DiskWork {
     Open {
         /// Its name.
         name: FileName,
-        /// True if the page cache drops its clean pages of the file. After a sync that failed,
-        /// these may show bytes that the disk does not have.
-        is_fresh: bool,
     },
     /// Makes a new file of `bytes`, durable with its name, and opens it. It reads as zeros. The
     /// disk has room for all of it, but nothing is written: the first write of a place changes

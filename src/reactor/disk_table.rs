@@ -27,11 +27,11 @@ pub struct Job<F> {
 /// The work of a [`Job`].
 #[derive(Debug)]
 pub enum Step<F> {
-    Read { file: F, offset: u64, bytes: u32 },
+    Read { file: F, offset: u64, bytes: u32, is_fresh: bool },
     Write { file: F, offset: u64, bytes: u32, sync: bool },
     Sync { file: F },
     List,
-    Open { name: FileName, is_fresh: bool },
+    Open { name: FileName },
     Create { name: FileName, bytes: u64 },
     Rename { from: FileName, to: FileName },
     Remove { name: FileName },
@@ -111,9 +111,9 @@ impl<F: Clone> DiskTable<F> {
 
     fn resolve(&mut self, work: DiskWork) -> (io::Result<Step<F>>, Option<PageBuffer>) {
         match work {
-            DiskWork::Read { file, offset, buffer, bytes } => {
+            DiskWork::Read { file, offset, buffer, bytes, is_fresh } => {
                 let file = self.file_for(file, offset, &buffer, bytes);
-                (file.map(|file| Step::Read { file, offset, bytes }), Some(buffer))
+                (file.map(|file| Step::Read { file, offset, bytes, is_fresh }), Some(buffer))
             }
             DiskWork::Write { file, offset, buffer, bytes, sync } => {
                 let file = self.file_for(file, offset, &buffer, bytes);
@@ -121,9 +121,7 @@ impl<F: Clone> DiskTable<F> {
             }
             DiskWork::Sync { file } => (self.file(file).map(|file| Step::Sync { file }), None),
             DiskWork::List => (Ok(Step::List), None),
-            DiskWork::Open { name, is_fresh } => {
-                (self.reserve().map(|()| Step::Open { name, is_fresh }), None)
-            }
+            DiskWork::Open { name } => (self.reserve().map(|()| Step::Open { name }), None),
             DiskWork::Create { name, bytes } => {
                 (self.reserve().map(|()| Step::Create { name, bytes }), None)
             }

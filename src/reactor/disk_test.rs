@@ -93,7 +93,7 @@ fn a_name_never_leads_out_of_the_directory() {
         let names = vec![(name("plain"), 5)];
         assert_eq!(ask(reactor, DiskWork::List), Ok(DiskAnswer::Names(names.clone())));
         assert_eq!(ask(reactor, DiskWork::List), Ok(DiskAnswer::Names(names)));
-        let open = |text| DiskWork::Open { name: name(text), is_fresh: false };
+        let open = |text| DiskWork::Open { name: name(text) };
         assert_eq!(ask(reactor, open("link")), Err(libc::ELOOP));
         assert_eq!(ask(reactor, open("hanging")), Err(libc::ELOOP));
         assert_eq!(ask(reactor, open("folder")), Err(libc::EISDIR));
@@ -149,7 +149,7 @@ fn a_write_beyond_the_largest_file_is_an_error_value() {
         let folder = folder("far");
         fs::write(folder.join("a"), [0; 8_192]).unwrap();
         reactor.open_disk(DiskSetup::at(&folder)).unwrap();
-        let file = file_of(ask(reactor, DiskWork::Open { name: name("a"), is_fresh: true }));
+        let file = file_of(ask(reactor, DiskWork::Open { name: name("a") }));
         // Beyond the largest file of any file system here.
         let far = i64::MAX as u64 - 8_192;
         for sync in [false, true] {

@@ -131,9 +131,9 @@ fn perform(job: Job<SharedFile>, directory: &Directory) -> Answer<SharedFile> {
     let Job { token, step, mut buffer } = job;
     let was_opening = step.is_opening();
     let result = match step {
-        Step::Read { file, offset, bytes } => {
+        Step::Read { file, offset, bytes, is_fresh } => {
             let into = &mut buffer.as_mut().expect("a read has a buffer")[..bytes as usize];
-            file.read(offset, into).map(|count| Outcome::Bytes(count as u32))
+            file.read(offset, into, is_fresh).map(|count| Outcome::Bytes(count as u32))
         }
         Step::Write { file, offset, bytes, sync } => {
             let from = &buffer.as_ref().expect("a write has a buffer")[..bytes as usize];
@@ -141,8 +141,8 @@ fn perform(job: Job<SharedFile>, directory: &Directory) -> Answer<SharedFile> {
         }
         Step::Sync { file } => file.sync_data().map(|()| Outcome::Done),
         Step::List => directory.names().map(Outcome::Names),
-        Step::Open { name, is_fresh } => {
-            let opened = directory.open_file(&name, is_fresh);
+        Step::Open { name } => {
+            let opened = directory.open_file(&name);
             opened.map(|(file, bytes)| Outcome::Opened(Arc::new(file), bytes))
         }
         Step::Create { name, bytes } => {

@@ -132,13 +132,13 @@ impl Flight {
     fn entry(&mut self) -> (squeue::Entry, Purpose) {
         let moved = self.moved;
         match &self.job.step {
-            Step::Read { file, offset, bytes } => {
+            Step::Read { file, offset, bytes, is_fresh } => {
                 let into = self.job.buffer.as_mut().expect("a read has a buffer");
                 let rest = &mut into[moved as usize..*bytes as usize];
-                let fd = types::Fd(file.read_fd());
+                let offset = offset + u64::from(moved);
+                let fd = types::Fd(file.read_fd(offset, rest.len(), *is_fresh));
                 let read = opcode::Read::new(fd, rest.as_mut_ptr(), rest.len() as u32);
-                let read = read.offset(offset + u64::from(moved)).build();
-                (read, Purpose::DiskRead)
+                (read.offset(offset).build(), Purpose::DiskRead)
             }
             Step::Write { file, offset, bytes, sync } if moved < *bytes => {
                 let from = self.job.buffer.as_ref().expect("a write has a buffer");
@@ -151,7 +151,7 @@ impl Flight {
                 (write.offset(offset).rw_flags(flags).build(), Purpose::DiskWrite)
             }
             Step::Write { file, .. } | Step::Sync { file } => {
-                let sync = opcode::Fsync::new(types::Fd(file.read_fd()));
+                let sync = opcode::Fsync::new(types::Fd(file.sync_fd()));
                 (sync.flags(types::FsyncFlags::DATASYNC).build(), Purpose::DiskSync)
             }
             step => unreachable!("the keeper's: {step:?}"),
@@ -207,7 +207,13 @@ impl Flight {
 impl Disk for UringDisk {
     fn submit(&mut self, request: DiskRequest) -> Result<(), DiskRequest> {
         let Some(job) = self.table.admit(request)? else { return Ok(()) };
-        match job.step {
+        match &job.step {
+            // The pages that the cache has are dropped first, which the ring may not do.
+            Step::Read { file, offset, bytes, is_fresh: true }
+                if !file.reads_past_cache(*offset, *bytes as usize) =>
+            {
+                self.keeper.push(job);
+            }
             Step::Read { .. } | Step::Write { .. } | Step::Sync { .. } => {
                 let flight = self.flights.insert(Flight::new(job));
                 let handle = flight.map_err(|_| ()).expect("as many as may be in flight");
@@ -415,7 +421,7 @@ mod tests {
     fn a_read_goes_on_until_the_end_of_the_file() {
         let mut kernel = Kernel::new("read");
         let (file, buffer) = (kernel.file, PageBuffer::new(2 * PAGE as usize));
-        let work = DiskWork::Read { file, offset: 5, buffer, bytes: 2 * PAGE };
+        let work = DiskWork::Read { file, offset: 5, buffer, bytes: 2 * PAGE, is_fresh: false };
         kernel.disk.submit(DiskRequest { token: 1, work }).unwrap();
         for moved in [100, -libc::EINTR, 1_000] {
             kernel.give(READ, moved);

@@ -47,6 +47,7 @@ struct Read {
     lsn: Lsn,
     bytes: u32,
     buffer: PageBuffer,
+    is_fresh: bool,
 }
 
 /// An operation that is under way.
@@ -173,19 +174,8 @@ impl JournalFiles {
         self.submit(step, work, reactor);
     }
 
-    /// Has the next read of a sealed segment come from the disk and not from the page cache, unless
-    /// it is being read.
-    pub fn refresh(&mut self, segment_number: u64, reactor: &mut impl Reactor) {
-        if let Some(Segment::Open { read_count: 0, .. }) = self.files.get(&segment_number) {
-            self.close(segment_number, reactor);
-        }
-        if !self.files.contains_key(&segment_number) {
-            self.open(segment_number, true, Vec::new(), reactor);
-        }
-    }
-
     /// Reads `bytes` at a place. [`Completed::Read`] has the same `name`. The page cache has
-    /// nothing of a sealed segment that the disk has not.
+    /// nothing of a sealed segment that the disk had not when it was sealed.
     pub fn read(
         &mut self,
         name: u64,
@@ -194,8 +184,23 @@ impl JournalFiles {
         buffer: PageBuffer,
         reactor: &mut impl Reactor,
     ) {
-        let segment_number = lsn.segment_number();
-        let read = Read { name, lsn, bytes, buffer };
+        self.begin(Read { name, lsn, bytes, buffer, is_fresh: false }, reactor);
+    }
+
+    /// The same from the disk, although the page cache may have these bytes.
+    pub fn read_fresh(
+        &mut self,
+        name: u64,
+        lsn: Lsn,
+        bytes: u32,
+        buffer: PageBuffer,
+        reactor: &mut impl Reactor,
+    ) {
+        self.begin(Read { name, lsn, bytes, buffer, is_fresh: true }, reactor);
+    }
+
+    fn begin(&mut self, read: Read, reactor: &mut impl Reactor) {
+        let segment_number = read.lsn.segment_number();
         match self.files.get_mut(&segment_number) {
             Some(Segment::Open { file, read_count }) => {
                 *read_count += 1;
@@ -205,21 +210,11 @@ impl JournalFiles {
             Some(Segment::Opening { reads }) => reads.push(read),
             None => {
                 self.make_room(reactor);
-                self.open(segment_number, false, vec![read], reactor);
+                self.files.insert(segment_number, Segment::Opening { reads: vec![read] });
+                let work = DiskWork::Open { name: segment_name(segment_number) };
+                self.submit(Step::Open { segment_number }, work, reactor);
             }
         }
-    }
-
-    fn open(
-        &mut self,
-        segment_number: u64,
-        is_fresh: bool,
-        reads: Vec<Read>,
-        reactor: &mut impl Reactor,
-    ) {
-        self.files.insert(segment_number, Segment::Opening { reads });
-        let work = DiskWork::Open { name: segment_name(segment_number), is_fresh };
-        self.submit(Step::Open { segment_number }, work, reactor);
     }
 
     /// Notes if the next segment is wanted soon.
@@ -283,9 +278,9 @@ impl JournalFiles {
     }
 
     fn begin_read(&mut self, read: Read, file: FileId, reactor: &mut impl Reactor) {
-        let Read { name, lsn, bytes, buffer } = read;
+        let Read { name, lsn, bytes, buffer, is_fresh } = read;
         let (segment_number, offset) = (lsn.segment_number(), u64::from(lsn.offset_bytes()));
-        let work = DiskWork::Read { file, offset, buffer, bytes };
+        let work = DiskWork::Read { file, offset, buffer, bytes, is_fresh };
         self.submit(Step::Read { name, segment_number }, work, reactor);
     }
 

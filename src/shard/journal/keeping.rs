@@ -386,10 +386,7 @@ impl Keeping {
     fn look_after_scrub<R: Reactor>(&mut self, reactor: &mut R, now: Instant) {
         let Some(scrub) = &mut self.scrub else { return };
         if let Some(ScrubRead { lsn, bytes, buffer }) = scrub.poll(&self.journal, now) {
-            if lsn.offset_bytes() == 0 {
-                self.files.refresh(lsn.segment_number(), reactor);
-            }
-            self.files.read(SCRUB_NAME, lsn, bytes, buffer, reactor);
+            self.files.read_fresh(SCRUB_NAME, lsn, bytes, buffer, reactor);
         }
     }
 

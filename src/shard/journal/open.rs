@@ -50,8 +50,6 @@ pub fn open_journal<R: Reactor>(
 struct Waiting<'a, R> {
     reactor: &'a mut R,
     open: BTreeMap<u64, FileId>,
-    /// The disk has everything before it.
-    synced: Lsn,
     /// Buffers for reads.
     buffers: Vec<PageBuffer>,
 }
@@ -64,7 +62,7 @@ const _: () = assert!(READS_MAX <= DISK_OPERATIONS_MAX as usize);
 
 impl<'a, R: Reactor> Waiting<'a, R> {
     fn on(reactor: &'a mut R) -> Waiting<'a, R> {
-        Waiting { reactor, open: BTreeMap::new(), synced: Lsn(0), buffers: Vec::new() }
+        Waiting { reactor, open: BTreeMap::new(), buffers: Vec::new() }
     }
 
     fn carry_out(&mut self, work: DiskWork) -> DiskDone {
@@ -87,14 +85,14 @@ impl<'a, R: Reactor> Waiting<'a, R> {
         }
     }
 
-    /// Reads at most [`READS_MAX`] pieces at the same time.
+    /// Reads at most [`READS_MAX`] pieces at the same time, of whole pages.
     fn read_pieces(&mut self, file: FileId, offset: u64, into: &mut [u8]) -> io::Result<usize> {
         let mut pieces: Vec<&mut [u8]> = into.chunks_mut(READ_BYTES).collect();
         for (at, piece) in pieces.iter().enumerate() {
             let offset = offset + (at * READ_BYTES) as u64;
             let buffer = self.buffers.pop().unwrap_or_else(|| PageBuffer::new(READ_BYTES));
-            let bytes = piece.len() as u32;
-            self.submit(at as u64, DiskWork::Read { file, offset, buffer, bytes });
+            let bytes = piece.len().next_multiple_of(JOURNAL_PAGE_BYTES as usize) as u32;
+            self.submit(at as u64, DiskWork::Read { file, offset, buffer, bytes, is_fresh: true });
         }
         let mut taken = [0; READS_MAX];
         let mut failure = None;
@@ -103,7 +101,7 @@ impl<'a, R: Reactor> Waiting<'a, R> {
             let (at, buffer) = (token as usize, buffer.expect("a read has one"));
             match result {
                 Ok(DiskAnswer::Bytes(bytes)) => {
-                    taken[at] = bytes as usize;
+                    taken[at] = pieces[at].len().min(bytes as usize);
                     pieces[at][..taken[at]].copy_from_slice(&buffer[..taken[at]]);
                 }
                 Ok(answer) => panic!("a file was read, and the answer is {answer:?}"),
@@ -133,8 +131,7 @@ impl<'a, R: Reactor> Waiting<'a, R> {
             self.done(DiskWork::Close { file })?;
         }
         let name = segment_name(segment_number);
-        let is_fresh = segment_number >= self.synced.segment_number();
-        let answer = self.carry_out(DiskWork::Open { name, is_fresh }).result?;
+        let answer = self.carry_out(DiskWork::Open { name }).result?;
         let DiskAnswer::File { file, .. } = answer else {
             panic!("a file was opened, and the answer is {answer:?}");
         };
@@ -193,10 +190,6 @@ impl<'a, R: Reactor> Waiting<'a, R> {
 }
 
 impl<R: Reactor> Files for Waiting<'_, R> {
-    fn trust(&mut self, synced: Lsn) {
-        self.synced = self.synced.max(synced);
-    }
-
     fn segments(&mut self) -> io::Result<Vec<(u64, u64)>> {
         let names = self.names()?.into_iter();
         Ok(names.filter_map(|(name, bytes)| Some((segment_of(&name)?, bytes))).collect())
@@ -204,10 +197,19 @@ impl<R: Reactor> Files for Waiting<'_, R> {
 
     fn read(&mut self, lsn: Lsn, buffer: &mut [u8]) -> io::Result<usize> {
         let file = self.file(lsn.segment_number())?;
+        let offset = u64::from(lsn.offset_bytes());
+        let inside = (offset % u64::from(JOURNAL_PAGE_BYTES)) as usize;
+        if inside > 0 {
+            // A run, which begins within a page.
+            let mut pages = vec![0; inside + buffer.len()];
+            let taken = self.read_pieces(file, offset - inside as u64, &mut pages)?;
+            let taken = &pages[inside.min(taken)..taken];
+            buffer[..taken.len()].copy_from_slice(taken);
+            return Ok(taken.len());
+        }
         let mut read = 0;
         for group in buffer.chunks_mut(READS_MAX * READ_BYTES) {
-            let taken =
-                self.read_pieces(file, u64::from(lsn.offset_bytes()) + read as u64, group)?;
+            let taken = self.read_pieces(file, offset + read as u64, group)?;
             read += taken;
             if taken < group.len() {
                 break;

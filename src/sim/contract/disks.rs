@@ -124,10 +124,19 @@ impl<R: Reactor> Files<R> {
         assert_eq!(answer, DiskAnswer::Done);
     }
 
+    /// Reads what the page cache has and what the disk has, which is the same.
     fn read(&mut self, file: FileId, offset: u64, bytes: usize) -> Vec<u8> {
-        let done = self.ask(read(file, offset, bytes));
-        let Ok(DiskAnswer::Bytes(count)) = done.result else { panic!("{done:?}") };
-        done.buffer.expect("it comes back")[..count as usize].to_vec()
+        let [cached, fresh] = [false, true].map(|fresh| {
+            let mut work = read(file, offset, bytes);
+            if let DiskWork::Read { is_fresh, .. } = &mut work {
+                *is_fresh = fresh;
+            }
+            let done = self.ask(work);
+            let Ok(DiskAnswer::Bytes(count)) = done.result else { panic!("{done:?}") };
+            done.buffer.expect("it comes back")[..count as usize].to_vec()
+        });
+        assert!(cached == fresh, "{bytes} bytes at {offset}");
+        fresh
     }
 
     fn names(&mut self) -> Vec<(String, u64)> {
@@ -147,7 +156,7 @@ fn write(file: FileId, offset: u64, bytes: &[u8], sync: bool) -> DiskWork {
 }
 
 fn read(file: FileId, offset: u64, bytes: usize) -> DiskWork {
-    DiskWork::Read { file, offset, buffer: buffer_for(bytes), bytes: bytes as u32 }
+    DiskWork::Read { file, offset, buffer: buffer_for(bytes), bytes: bytes as u32, is_fresh: false }
 }
 
 pub fn a_file_gives_back_what_was_written_to_it<W: DiskWorld>(world: &W, seed: u64) {
@@ -170,7 +179,7 @@ pub fn a_file_gives_back_what_was_written_to_it<W: DiskWorld>(world: &W, seed: u
         assert_eq!(files.answer(DiskWork::Close { file }), DiskAnswer::Done);
         drop(files);
         let mut files = Files::open(world, &folder.0, !is_direct);
-        let answer = files.answer(DiskWork::Open { name: name("a.seg"), is_fresh: true });
+        let answer = files.answer(DiskWork::Open { name: name("a.seg") });
         let DiskAnswer::File { file, bytes } = answer else { panic!("{answer:?}") };
         assert_eq!(bytes, expected.len() as u64);
         assert_eq!(files.read(file, 0, expected.len()), expected);
@@ -190,10 +199,10 @@ pub fn every_request_completes_once_and_gives_its_buffer_back<W: DiskWorld>(worl
         let address = buffer.as_ptr();
         let (bytes, sync) = (bytes as u32, random.chance(1, 2));
         let work = match random.below(6) {
-            0 | 1 => DiskWork::Read { file, offset, buffer, bytes },
+            0 | 1 => DiskWork::Read { file, offset, buffer, bytes, is_fresh: sync },
             2 | 3 => DiskWork::Write { file, offset, buffer, bytes, sync },
             4 => DiskWork::Sync { file },
-            _ => DiskWork::Open { name: name(["a", "b"][sync as usize]), is_fresh: sync },
+            _ => DiskWork::Open { name: name(["a", "b"][sync as usize]) },
         };
         let has_buffer = matches!(work, DiskWork::Read { .. } | DiskWork::Write { .. });
         addresses.insert(token, has_buffer.then_some(address));
@@ -230,7 +239,7 @@ pub fn what_does_not_exist_is_an_error_value<W: DiskWorld>(world: &W, seed: u64)
     let file = files.create("here", PAGE as u64);
     let (here, gone) = (|| name("here"), || name("gone"));
     for work in [
-        DiskWork::Open { name: gone(), is_fresh: false },
+        DiskWork::Open { name: gone() },
         DiskWork::Remove { name: gone() },
         DiskWork::Rename { from: gone(), to: here() },
     ] {
@@ -248,7 +257,7 @@ pub fn what_does_not_exist_is_an_error_value<W: DiskWorld>(world: &W, seed: u64)
     }
     for (offset, bytes) in [(0, 0), (0, PAGE as u32 + 1), (u64::MAX, 1), (i64::MAX as u64, 1)] {
         let buffer = PageBuffer::new(PAGE);
-        let work = DiskWork::Read { file, offset, buffer, bytes };
+        let work = DiskWork::Read { file, offset, buffer, bytes, is_fresh: bytes == 0 };
         assert_eq!(files.errno(work), libc::EINVAL, "{offset} {bytes}");
         let buffer = PageBuffer::new(PAGE);
         let work = DiskWork::Write { file, offset, buffer, bytes, sync: false };
@@ -285,9 +294,7 @@ pub fn a_closed_file_names_nothing_and_what_was_in_flight_completes<W: DiskWorld
         assert_eq!(files.answer(DiskWork::Remove { name: name("b") }), DiskAnswer::Done);
         assert_eq!(files.answer(DiskWork::Close { file: again }), DiskAnswer::Done);
     }
-    let DiskAnswer::File { file, .. } =
-        files.answer(DiskWork::Open { name: name("a"), is_fresh: false })
-    else {
+    let DiskAnswer::File { file, .. } = files.answer(DiskWork::Open { name: name("a") }) else {
         panic!("no file")
     };
     assert_eq!(files.read(file, 0, 8 * PAGE), text.repeat(8));
@@ -307,7 +314,7 @@ pub fn a_rename_replaces_and_a_list_tells<W: DiskWorld>(world: &W, seed: u64) {
     assert_eq!(files.names(), [("b".to_string(), size(PAGE))]);
     assert_eq!(files.read(first, 0, 5), b"first"); // By the same name as before.
     assert_eq!(files.read(second, 0, 9), b"second"); // It has no name, and is open.
-    let answer = files.answer(DiskWork::Open { name: name("b"), is_fresh: true });
+    let answer = files.answer(DiskWork::Open { name: name("b") });
     let DiskAnswer::File { file, bytes } = answer else { panic!("{answer:?}") };
     assert_eq!((files.read(file, 0, 5), bytes), (b"first".to_vec(), size(PAGE)));
     assert_eq!(files.answer(DiskWork::Remove { name: name("b") }), DiskAnswer::Done);
@@ -357,9 +364,9 @@ pub fn no_more_files_than_allowed_are_open<W: DiskWorld>(world: &W, seed: u64) {
     }
     assert_eq!(made, 1);
     assert_eq!(files.names().len(), 2);
-    assert_eq!(files.errno(DiskWork::Open { name: name("a"), is_fresh: false }), libc::EMFILE);
+    assert_eq!(files.errno(DiskWork::Open { name: name("a") }), libc::EMFILE);
     assert_eq!(files.answer(DiskWork::Close { file: first }), DiskAnswer::Done);
-    let gone = files.errno(DiskWork::Open { name: name("gone"), is_fresh: true });
+    let gone = files.errno(DiskWork::Open { name: name("gone") });
     assert_eq!(gone, libc::ENOENT); // Its place is free again.
     files.create("e", 0);
     assert_eq!(files.errno(DiskWork::Create { name: name("f"), bytes: 0 }), libc::EMFILE);
@@ -548,7 +555,7 @@ pub fn a_dropped_reactor_carries_out_what_it_took_and_leaks_nothing<W: DiskWorld
         drop(files);
         assert_eq!(open_fds(), fds_before);
         let mut files = Files::open(world, &folder.0, false);
-        let answer = files.answer(DiskWork::Open { name: name_of("a"), is_fresh: true });
+        let answer = files.answer(DiskWork::Open { name: name_of("a") });
         let DiskAnswer::File { file, .. } = answer else { panic!("{answer:?}") };
         assert_eq!(files.read(file, 0, 16 * PAGE), text.repeat(16));
         assert_eq!(files.names().len(), 2 * (polls + 1));

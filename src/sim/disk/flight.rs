@@ -224,9 +224,9 @@ impl State {
         let Job { token, step, mut buffer } = job;
         let was_opening = step.is_opening();
         let outcome = changed.and_then(|changed| match step {
-            Step::Read { file, offset, bytes } => {
+            Step::Read { file, offset, bytes, is_fresh } => {
                 let into = &mut buffer.as_mut().expect("a read has a buffer")[..bytes as usize];
-                self.read(file, offset, into)
+                self.read(file, offset, into, is_fresh)
             }
             Step::Write { file, sync, .. } => match (sync, changed) {
                 (true, Changed::Written(own)) => self.sync(file, 0, Some(own)),
@@ -234,7 +234,7 @@ impl State {
             },
             Step::Sync { file } => self.sync(file, covered, None),
             Step::List => self.list(),
-            Step::Open { name, is_fresh } => self.open(&name, is_fresh),
+            Step::Open { name } => self.open(&name),
             Step::Create { bytes, .. } => {
                 let Changed::Made(file) = changed else { unreachable!("made or failed") };
                 self.inode(file).durable_bytes = bytes;
@@ -260,13 +260,18 @@ impl State {
         file: InodeId,
         offset: u64,
         into: &mut [u8],
+        is_fresh: bool,
     ) -> Result<Outcome<InodeId>, i32> {
         let must_fail = self.must_fail(FailingOperation::Read);
         if must_fail {
             self.plant(file, offset..offset + into.len() as u64, FaultKind::ReadError);
             return Err(libc::EIO);
         }
-        let count = self.inode(file).read(offset, into).ok_or(libc::EIO)?;
+        let inode = self.inode(file);
+        if is_fresh {
+            inode.drop_clean();
+        }
+        let count = inode.read(offset, into).ok_or(libc::EIO)?;
         Ok(Outcome::Bytes(count as u32))
     }
 
@@ -324,16 +329,13 @@ impl State {
         Ok(Outcome::Names(names.collect()))
     }
 
-    fn open(&mut self, name: &FileName, is_fresh: bool) -> Result<Outcome<InodeId>, i32> {
+    fn open(&mut self, name: &FileName) -> Result<Outcome<InodeId>, i32> {
         let file = *self.names.cached.get(name).ok_or(libc::ENOENT)?;
         if self.must_fail(FailingOperation::Open) {
             return Err(libc::EIO);
         }
         let inode = self.inode(file);
         inode.open_count += 1;
-        if is_fresh {
-            inode.drop_clean();
-        }
         Ok(Outcome::Opened(file, inode.bytes))
     }
 }
