@@ -338,6 +338,20 @@ impl<'a> Run<'a> {
         Chunks { key: self.key, bytes, next_seq: first_seq, until_seq }
     }
 
+    /// The chunks behind a place in the run at which another walk has stopped: its next chunk, and
+    /// [`Run::offset_of`].
+    pub fn chunks_from(&self, next_seq: u64, offset_bytes: usize) -> Chunks<'a> {
+        let mut chunks = self.chunks();
+        assert!((chunks.next_seq..=chunks.until_seq).contains(&next_seq));
+        (chunks.next_seq, chunks.bytes) = (next_seq, &chunks.bytes[offset_bytes..]);
+        chunks
+    }
+
+    /// The place that a walk over the chunks has reached.
+    pub fn offset_of(&self, chunks: &Chunks<'_>) -> usize {
+        self.bytes.len() - self.header.head_bytes() as usize - chunks.bytes.len()
+    }
+
     /// The position behind the run, if all of its chunks are intact.
     pub fn position_after(&self) -> Option<Position> {
         let all = Totals { chunks: self.header.first_seq - 1, bytes: self.header.bytes_before };
@@ -411,6 +425,11 @@ impl<'a> Iterator for Chunks<'a> {
 }
 
 impl<'a> Chunks<'a> {
+    /// The number of the next chunk. At the end, it is one past the last one.
+    pub fn next_seq(&self) -> u64 {
+        self.next_seq
+    }
+
     /// The bytes behind a damaged chunk, if its length is right. It is if the next chunk is found
     /// there, or the end of the run.
     fn behind_damage(&self) -> Option<&'a [u8]> {
@@ -535,6 +554,13 @@ mod tests {
         assert_eq!(runs[0].body(), Ok(&b"one"[..]));
         let texts: Vec<&[u8]> = runs[1].chunks().map(|chunk| chunk.unwrap().payload).collect();
         assert_eq!(texts, [b"hello"; 3]);
+        let mut chunks = runs[1].chunks();
+        for left in [2, 1, 0] {
+            chunks.next().unwrap().unwrap();
+            let rest = runs[1].chunks_from(chunks.next_seq(), runs[1].offset_of(&chunks));
+            let rest: Vec<u64> = rest.map(|chunk| chunk.unwrap().entry.seq).collect();
+            assert_eq!(rest, [1, 2, 3][3 - left..]);
+        }
         let last: Vec<ChunkEntry> = runs[3].chunks().map(|chunk| chunk.unwrap().entry).collect();
         assert_eq!(last, [entry(4, 2, Kind::Stderr), entry(5, 2, Kind::Stderr)]);
         assert_eq!(runs[3].before.of(Kinds::ALL), Totals { chunks: 3, bytes: 15 });

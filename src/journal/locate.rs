@@ -92,6 +92,28 @@ impl Search {
         self.look_at(page).unwrap_or(corrupt)
     }
 
+    /// The runs that follow `row` in a page that was looked at, without a gap between them. There
+    /// are at most `rows_max`.
+    pub fn behind(&self, page: &[u8], row: &RunRow, rows_max: usize) -> Vec<RunRow> {
+        let mut next_seq = row.first_seq;
+        let rows = decode_page::<RunRow>(self.page(), page).into_iter().flatten();
+        let mut behind: Vec<RunRow> = rows
+            .filter_map(Result::ok)
+            .filter(|row| row.execution == self.execution)
+            .skip_while(|other| other != row)
+            .take_while(|row| std::mem::replace(&mut next_seq, row.until_seq()) == row.first_seq)
+            .skip(1)
+            .take(rows_max)
+            .collect();
+        behind.shrink_to_fit();
+        behind
+    }
+
+    /// The segment that is searched.
+    pub fn segment_number(&self) -> u64 {
+        self.segment_number
+    }
+
     fn look_at(&mut self, page: &[u8]) -> Result<Found, Damage> {
         let middle = self.low_page + (self.high_page - self.low_page) / 2;
         let mut before: Option<RunRow> = None;
@@ -123,7 +145,8 @@ impl Search {
     }
 }
 
-fn place_of(segment_number: u64, row: RunRow) -> Place {
+/// The place of the chunks of a row.
+pub fn place_of(segment_number: u64, row: RunRow) -> Place {
     match row.is_hole {
         true => Place::Hole { until_seq: row.until_seq(), record: Some((segment_number, row)) },
         false => Place::Run { segment_number, row },

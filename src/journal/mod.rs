@@ -66,7 +66,7 @@ mod walk;
 
 pub use answers::{Append, Counters, Fault, Refused};
 pub use catalogue::{Extent, Kept, KeptId, Living, Record};
-pub use locate::{Found, Place, Search};
+pub use locate::{Found, Place, Search, place_of};
 pub use machine::Journal;
 pub use scrub::{Scrub, Scrubbed};
 

@@ -1,6 +1,6 @@
 //! The machine against a disk that is slow, fails and is cut from its power, from a seed.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 
 use super::block::Run;
@@ -157,6 +157,8 @@ struct Counts {
     power_cuts: u64,
     reads: u64,
     searches: u64,
+    /// Rows that were known from the page of another one.
+    claimed: u64,
     faults: u64,
     expired: u64,
     torn_bytes: u64,
@@ -429,6 +431,7 @@ impl World {
     fn read_all(&mut self, id: u128, name: KeptId, next_seq: u64) {
         let model = &self.models[&id];
         let (mut seq, mut stuck, seed) = (1, 0, self.seed);
+        let mut behind = VecDeque::new(); // Rows that have to come next.
         while seq < next_seq {
             let mut place = self.journal.locate(name, seq).expect("it was published");
             while let Place::Search(mut search) = place {
@@ -439,6 +442,17 @@ impl World {
                     Found::Place(place) => place,
                     Found::Again => Place::Search(search),
                 };
+                if let Place::Run { row, .. } = place {
+                    let rows = search.behind(&page, &row, 4);
+                    let claimed = behind.pop_front();
+                    assert!(claimed.is_none_or(|claimed| claimed == row), "seed {seed}: {row:?}");
+                    self.counts.claimed += u64::from(claimed.is_some());
+                    behind = [row].into_iter().chain(rows).collect();
+                }
+            }
+            if let Place::Run { row, .. } | Place::Hole { record: Some((_, row)), .. } = place {
+                let claimed = behind.pop_front();
+                assert!(claimed.is_none_or(|claimed| claimed == row), "seed {seed}: {row:?}");
             }
             match place {
                 Place::Soon => {
@@ -537,12 +551,13 @@ fn nothing_that_was_acknowledged_is_lost_and_nothing_else_is_given() {
         sum.power_cuts += counts.power_cuts;
         sum.reads += counts.reads;
         sum.searches += counts.searches;
+        sum.claimed += counts.claimed;
         sum.faults += counts.faults;
         sum.expired += counts.expired;
         sum.torn_bytes += counts.torn_bytes;
         sum.walked += counts.walked;
     }
     println!("{sum:?}");
-    assert!(sum.missed > 0 && sum.searches > 0 && sum.torn_bytes > 0 && sum.faults > 0);
+    assert!(sum.missed > 0 && sum.claimed > 0 && sum.torn_bytes > 0 && sum.faults > 0);
     assert!(sum.expired > 0 && sum.power_cuts > 0 && sum.reads > sum.chunks / 10);
 }

@@ -55,8 +55,10 @@ pub const JOURNAL_LOOK_INTERVAL: Duration = Duration::from_secs(3_600);
 pub const JOURNAL_READS_MAX: usize = 64;
 /// Size of the buffer of a read. A run with a chunk that is longer has a buffer of its own.
 pub const JOURNAL_READ_BYTES: u32 = 68 << 10;
-/// Bytes of old chunks that a shard gives in one turn, unless one run is longer.
-pub const JOURNAL_GIVEN_BYTES_MAX: u32 = 64 << 10;
+/// Bytes of old chunks that a shard gives in one turn, unless one chunk is longer.
+pub const JOURNAL_GIVEN_BYTES_MAX: u32 = 16 << 10;
+/// Runs of an index that a subscriber knows behind the one that it is given.
+pub const JOURNAL_BEHIND_RUNS: usize = 32;
 /// Bytes of a sealed segment that a scrub reads at once, unless one block is longer.
 pub const JOURNAL_SCRUB_BYTES: u32 = 64 << 10;
 /// Bytes that a scrub reads in a second.

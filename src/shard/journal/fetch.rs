@@ -2,7 +2,7 @@
 //!
 //! The engine asks for a stretch (`Action::Fetch`), and is told what has become of it
 //! (`Event::Fetched`). In between, a [`Fetching`] looks for the place of the first chunk, reads
-//! its run, and gives what is intact. In each turn 64 KiB are given, so that old chunks do not
+//! its run, and gives what is intact. In each turn 16 KiB are given, so that old chunks do not
 //! delay new ones. The runs that were given last stay in memory. A subscriber may take a few chunks
 //! at a time, and others may read the same stretch.
 //!
@@ -17,7 +17,7 @@ use super::keeping::Keeping;
 use super::lost::{
     Loss, answer_lost, look_behind, lose_damaged, lose_hole, not_there, totals_before,
 };
-use super::reads::{Finished, Ready, RunRead};
+use super::reads::{Finished, Ready, RunRead, Within};
 use super::recall::{self, RECORD_BIT};
 use crate::base::planted::{Planted, planted};
 use crate::base::{Handle, PageBuffer, SubscriberId};
@@ -25,7 +25,7 @@ use crate::engine::{Event, Fetched};
 use crate::journal::block::Run;
 use crate::journal::format::{ChunkEntry, Lsn, RunKind};
 use crate::journal::index::RunRow;
-use crate::journal::{Found, KeptId, Place, Search};
+use crate::journal::{Found, KeptId, Place, Search, place_of};
 use crate::limits;
 use crate::memory::{ChunkHeader, ClockAnchor, Descriptor};
 use crate::reactor::Reactor;
@@ -143,6 +143,12 @@ pub(super) fn look<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, 
     let Some(keeping) = shard.keeping.as_deref_mut() else { return };
     let fetching = &keeping.fetches[name as usize];
     let (kept, seq, until_seq) = (fetching.kept, fetching.seq(), fetching.until_seq);
+    if let (Goal::Chunks, subscriber) = (fetching.goal, fetching.subscriber)
+        && keeping.journal.get(kept).is_some_and(|kept| !kept.is_deleted)
+        && let Some((segment_number, row)) = keeping.reads.run_of(subscriber, seq)
+    {
+        return on_place(shard, name, place_of(segment_number, row));
+    }
     // An execution that was deleted has lost everything that it had.
     let gone = Place::Expired { until_seq: until_seq.max(seq + 1) };
     let place = keeping.journal.locate(kept, seq).unwrap_or(gone);
@@ -167,7 +173,7 @@ fn on_place<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, name: u
             let lsn = Lsn::new(segment_number, row.offset_bytes);
             keeping.fetching(name).step = Step::Run(lsn, row);
             match keeping.reads.take_recent(lsn) {
-                Some(buffer) => on_recent(shard, name, (lsn, row.bytes), buffer),
+                Some(buffer) => on_recent(shard, name, lsn, buffer),
                 None => keeping.read(name, lsn, row.bytes, &mut shard.reactor),
             }
         }
@@ -181,12 +187,13 @@ fn on_place<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, name: u
 fn on_recent<R: Reactor + 'static, O: Outlet<R>>(
     shard: &mut Shard<R, O>,
     name: u64,
-    (lsn, bytes): (Lsn, u32),
+    lsn: Lsn,
     buffer: PageBuffer,
 ) {
     let Some(keeping) = shard.keeping.as_deref_mut() else { return };
-    let ready = Ready { name, lsn, bytes, read: RunRead::Whole, buffer };
-    match keeping.fetching(name).chunks_max <= limits::DELIVERY_CHUNKS_MAX {
+    let ready = Ready { name, lsn, read: RunRead::Whole, buffer };
+    let is_small = keeping.fetching(name).chunks_max <= limits::DELIVERY_CHUNKS_MAX;
+    match is_small && keeping.reads.left_bytes > 0 {
         true => on_ready(shard, ready),
         false => keeping.reads.ready.push_back(ready),
     }
@@ -236,11 +243,16 @@ pub(super) fn on_reads<R: Reactor + 'static, O: Outlet<R>>(
                     true => search.on_page(page),
                     false => Found::Place(search.give_up()),
                 };
-                keeping.reads.give_back(buffer);
                 let place = match found {
                     Found::Again => Place::Search(search),
                     Found::Place(place) => place,
                 };
+                let &mut Fetching { subscriber, goal, .. } = keeping.fetching(name);
+                if let (Place::Run { segment_number, row }, Goal::Chunks) = (place, goal) {
+                    let rows = search.behind(page, &row, limits::JOURNAL_BEHIND_RUNS);
+                    keeping.reads.note_behind(subscriber, segment_number, rows);
+                }
+                keeping.reads.give_back(buffer);
                 if is_there(shard, name) {
                     on_place(shard, name, place);
                 }
@@ -251,8 +263,7 @@ pub(super) fn on_reads<R: Reactor + 'static, O: Outlet<R>>(
                     Err(io::ErrorKind::NotFound) => RunRead::Removed,
                     Ok(_) | Err(_) => RunRead::Failed,
                 };
-                let bytes = row.bytes;
-                keeping.reads.ready.push_back(Ready { name, lsn, bytes, read, buffer });
+                keeping.reads.ready.push_back(Ready { name, lsn, read, buffer });
             }
             Step::Soon => unreachable!("nothing was read for it"),
         }
@@ -288,8 +299,8 @@ fn is_there<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, name: u
     is_there
 }
 
-/// Gives the next runs that were read, of 64 KiB together or a longer one, and looks again for
-/// chunks that were on their way.
+/// Gives the next runs that were read, as far as a turn may, and looks again for chunks that were
+/// on their way.
 pub(super) fn give_next<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>) {
     let Some(keeping) = shard.keeping.as_deref_mut() else { return };
     if std::mem::take(&mut keeping.reads.may_have_arrived) {
@@ -297,12 +308,12 @@ pub(super) fn give_next<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R,
             look_again(shard);
         }
     }
-    let mut left_bytes = limits::JOURNAL_GIVEN_BYTES_MAX;
-    while left_bytes > 0
-        && let Some(keeping) = shard.keeping.as_deref_mut()
+    let Some(keeping) = shard.keeping.as_deref_mut() else { return };
+    keeping.reads.left_bytes = limits::JOURNAL_GIVEN_BYTES_MAX;
+    while let Some(keeping) = shard.keeping.as_deref_mut()
+        && keeping.reads.left_bytes > 0
         && let Some(ready) = keeping.reads.ready.pop_front()
     {
-        left_bytes = left_bytes.saturating_sub(ready.bytes);
         on_ready(shard, ready);
     }
 }
@@ -339,7 +350,7 @@ fn on_run<R: Reactor + 'static, O: Outlet<R>>(
     buffer: &PageBuffer,
 ) {
     let Some(keeping) = shard.keeping.as_deref_mut() else { return };
-    let &mut Fetching { kept, goal, step, .. } = keeping.fetching(name);
+    let &mut Fetching { kept, goal, step, subscriber, .. } = keeping.fetching(name);
     let Step::Run(lsn, row) = step else { unreachable!("a run was read") };
     let is_same = |place: &Place| match place {
         Place::Run { row: other, .. } | Place::Hole { record: Some((_, other)), .. } => {
@@ -349,6 +360,7 @@ fn on_run<R: Reactor + 'static, O: Outlet<R>>(
     };
     if read == RunRead::Removed {
         let seq = keeping.fetching(name).seq();
+        keeping.reads.note_behind(subscriber, 0, Vec::new());
         if !keeping.journal.locate(kept, seq).as_ref().is_some_and(is_same) {
             look(shard, name); // What it held has expired.
             return;
@@ -389,29 +401,47 @@ struct Given {
     totals: Totals,
     last_seq: u64,
     until_seq: u64,
+    /// The place behind them.
+    within: Within,
 }
 
-/// Gives the chunks of a run, as many as the subscriber takes. The end of the stretch or a damaged
-/// chunk ends it, too.
+/// Gives the chunks of a run, as many as the subscriber takes and a turn may give. The end of the
+/// stretch or a damaged chunk ends it, too.
 fn give<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, name: u64, run: &Run<'_>) {
     let Some(keeping) = shard.keeping.as_deref_mut() else { return };
     let Fetching { subscriber, execution, from_seq, until_seq, chunks_max, .. } =
         *keeping.fetching(name);
     let asked_until_seq = until_seq;
     shard.guests.begin_fan_out(&shard.engine, execution);
-    let mut given = Given { totals: Totals::ZERO, last_seq: 0, until_seq: from_seq };
-    let mut offset = run.header.bytes_before;
-    let mut totals = Some(run.before);
+    let within = keeping.reads.within(subscriber, from_seq, run.lsn);
+    let (mut chunks, mut totals) = match within {
+        Some(Within { offset_bytes, .. }) => {
+            let totals = keeping.reads.totals_at(subscriber, from_seq);
+            (run.chunks_from(from_seq, offset_bytes), totals)
+        }
+        None => (run.chunks(), Some(run.before)),
+    };
+    let (lsn, offset_bytes, total_bytes) = (run.lsn, 0, run.header.bytes_before);
+    let within = within.unwrap_or(Within { lsn, offset_bytes, total_bytes });
+    let mut given = Given { totals: Totals::ZERO, last_seq: 0, until_seq: from_seq, within };
+    // A reader on another thread has to ask again for the rest, which takes it longer.
+    let is_elsewhere = matches!(shard.sinks[subscriber.0.index as usize].call, Call::Refill(_));
+    let bytes_max = if is_elsewhere { u32::MAX } else { keeping.reads.left_bytes };
     let mut damage = None;
     shard.calling = Some(subscriber);
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         let shard = &mut *shard;
-        for chunk in run.chunks() {
+        while chunks.next_seq() < until_seq
+            && given.totals.chunks < u64::from(chunks_max)
+            && (given.totals.bytes < u64::from(bytes_max) || given.totals.chunks == 0)
+            && let Some(chunk) = chunks.next()
+        {
             let chunk = match chunk {
                 Ok(chunk) => chunk,
                 // It was told of that before.
                 Err(lost) if lost.until_seq <= from_seq => {
-                    (offset, totals) = (offset + lost.bytes, None);
+                    given.within.total_bytes += lost.bytes;
+                    totals = None;
                     continue;
                 }
                 Err(lost) => {
@@ -420,10 +450,8 @@ fn give<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, name: u64, 
                 }
             };
             let ChunkEntry { seq, kind, length, .. } = chunk.entry;
-            if seq >= until_seq || given.totals.chunks >= u64::from(chunks_max) {
-                return;
-            }
-            offset += u64::from(length);
+            given.within.total_bytes += u64::from(length);
+            given.within.offset_bytes = run.offset_of(&chunks);
             if let Some(totals) = &mut totals {
                 totals.count(kind, length);
             }
@@ -434,7 +462,14 @@ fn give<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, name: u64, 
             if shard.sinks[subscriber.0.index as usize].kinds.contains(kind) {
                 given.totals.count(length);
                 given.last_seq = seq;
-                give_chunk(shard, (subscriber, execution), &chunk.entry, offset, chunk.payload);
+                let total_bytes = given.within.total_bytes;
+                give_chunk(
+                    shard,
+                    (subscriber, execution),
+                    &chunk.entry,
+                    total_bytes,
+                    chunk.payload,
+                );
             }
         }
     }));
@@ -447,10 +482,13 @@ fn give<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, name: u64, 
     }
     shard.calling = None;
     if given.until_seq > from_seq {
-        if let (Some(keeping), Some(totals)) = (shard.keeping.as_deref_mut(), totals) {
-            keeping.reads.note_totals(subscriber, given.until_seq, totals);
+        if let Some(keeping) = shard.keeping.as_deref_mut() {
+            let reads = &mut keeping.reads;
+            reads.note(subscriber, given.until_seq, totals, Some(given.within));
+            let bytes = u32::try_from(given.totals.bytes).unwrap_or(u32::MAX);
+            reads.left_bytes = reads.left_bytes.saturating_sub(bytes);
         }
-        let Given { mut totals, mut last_seq, mut until_seq } = given;
+        let Given { mut totals, mut last_seq, mut until_seq, .. } = given;
         if planted(Planted::FetchRepeats) && last_seq > from_seq {
             (until_seq, last_seq) = (until_seq - 1, last_seq.min(until_seq - 2));
         }

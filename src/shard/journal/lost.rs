@@ -107,9 +107,7 @@ pub(super) fn answer_lost<R: Reactor + 'static, O: Outlet<R>>(
     let kinds = shard.sinks[subscriber.0.index as usize].kinds;
     let &Loss { reason, until_seq, before, between, .. } = loss;
     let after = behind.and_then(|behind| behind.checked_sub(&between));
-    if let Some(totals) = after {
-        keeping.reads.note_totals(subscriber, until_seq, totals);
-    }
+    keeping.reads.note(subscriber, until_seq, after, None);
     let chunks = until_seq - from_seq;
     let lost = after.zip(before).and_then(|(after, before)| after.checked_sub(&before));
     // All of them come from files. No more chunks can be lost than there are.

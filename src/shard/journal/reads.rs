@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 
 use crate::base::{PageBuffer, SubscriberId};
 use crate::journal::format::Lsn;
+use crate::journal::index::RunRow;
 use crate::limits;
 use crate::stream::KindTotals;
 
@@ -36,22 +37,39 @@ pub(super) struct Reads {
     /// Buffers for the next runs.
     pub(super) spare: Vec<PageBuffer>,
     /// The places that subscribers have reached on the disk, by the index of a subscriber.
-    pub(super) reached: Vec<Option<Box<Reached>>>,
+    reached: Vec<Option<Box<Reached>>>,
+    /// Bytes that may still be given in this turn.
+    pub(super) left_bytes: u32,
 }
 
-/// The place that a subscriber has reached, and the totals of all chunks before it. If the next
-/// chunks are lost, these totals may be, too.
-pub(super) struct Reached {
+/// The place that a subscriber has reached.
+struct Reached {
     subscriber: SubscriberId,
+    /// The next chunk.
     seq: u64,
-    totals: KindTotals,
+    /// The totals of all chunks before it. If the next chunks are lost, these totals may be, too.
+    totals: Option<KindTotals>,
+    /// The place within its run, if that was given in part.
+    within: Option<Within>,
+    /// Runs of a sealed segment that follow, from the page of the index that was read last.
+    behind: (u64, VecDeque<RunRow>),
+}
+
+/// A place within a run. Everything before it in the run is intact.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Within {
+    /// The run.
+    pub(super) lsn: Lsn,
+    /// The bytes of its chunks before the place.
+    pub(super) offset_bytes: usize,
+    /// The payload bytes of all chunks before the place.
+    pub(super) total_bytes: u64,
 }
 
 /// A run that was read.
 pub(super) struct Ready {
     pub(super) name: u64,
     pub(super) lsn: Lsn,
-    pub(super) bytes: u32,
     pub(super) read: RunRead,
     pub(super) buffer: PageBuffer,
 }
@@ -78,6 +96,7 @@ impl Default for Reads {
             recent: VecDeque::with_capacity(limits::JOURNAL_RECENT_RUNS),
             spare: Vec::with_capacity(reads),
             reached: Vec::new(),
+            left_bytes: 0,
         }
     }
 }
@@ -100,22 +119,69 @@ impl Reads {
         }
     }
 
-    pub(super) fn note_totals(&mut self, subscriber: SubscriberId, seq: u64, totals: KindTotals) {
+    /// Notes that the next chunk of a subscriber is `seq`, with the totals of those before it.
+    pub(super) fn note(
+        &mut self,
+        subscriber: SubscriberId,
+        seq: u64,
+        totals: Option<KindTotals>,
+        within: Option<Within>,
+    ) {
+        let reached = self.reached_mut(subscriber);
+        (reached.seq, reached.totals, reached.within) = (seq, totals, within);
+    }
+
+    /// Notes the runs of a segment that follow the one that a subscriber is given next.
+    pub(super) fn note_behind(
+        &mut self,
+        subscriber: SubscriberId,
+        segment_number: u64,
+        rows: Vec<RunRow>,
+    ) {
+        self.reached_mut(subscriber).behind = (segment_number, rows.into());
+    }
+
+    fn reached_mut(&mut self, subscriber: SubscriberId) -> &mut Reached {
         let index = subscriber.0.index as usize;
         if index >= self.reached.len() {
             self.reached.resize_with(index + 1, || None);
         }
-        let reached = Reached { subscriber, seq, totals };
-        match &mut self.reached[index] {
-            Some(before) => **before = reached,
-            none => *none = Some(Box::new(reached)),
+        let place = &mut self.reached[index];
+        if place.as_ref().is_none_or(|reached| reached.subscriber != subscriber) {
+            let behind = (0, VecDeque::new());
+            let none = Reached { subscriber, seq: 0, totals: None, within: None, behind };
+            *place = Some(Box::new(none));
         }
+        place.as_mut().expect("it was just made")
     }
 
+    fn reached_at(&self, subscriber: SubscriberId, seq: u64) -> Option<&Reached> {
+        let reached = self.reached.get(subscriber.0.index as usize)?.as_deref()?;
+        ((reached.subscriber, reached.seq) == (subscriber, seq)).then_some(reached)
+    }
+
+    /// The totals of all chunks before `seq`, if the subscriber has reached it.
     pub(super) fn totals_at(&self, subscriber: SubscriberId, seq: u64) -> Option<KindTotals> {
-        let reached = self.reached.get(subscriber.0.index as usize)?.as_ref()?;
-        let fits = (reached.subscriber, reached.seq) == (subscriber, seq);
-        fits.then_some(reached.totals)
+        self.reached_at(subscriber, seq)?.totals
+    }
+
+    /// The place of `seq` in the run at `lsn`, if the subscriber has reached it there.
+    pub(super) fn within(&self, subscriber: SubscriberId, seq: u64, lsn: Lsn) -> Option<Within> {
+        self.reached_at(subscriber, seq)?.within.filter(|within| within.lsn == lsn)
+    }
+
+    /// The segment and the run that have `seq`, if the subscriber has learned of it.
+    pub(super) fn run_of(&mut self, subscriber: SubscriberId, seq: u64) -> Option<(u64, RunRow)> {
+        let reached = self.reached.get_mut(subscriber.0.index as usize)?.as_deref_mut()?;
+        let (segment_number, rows) = &mut reached.behind;
+        if reached.subscriber != subscriber {
+            return None;
+        }
+        while rows.front().is_some_and(|row| row.until_seq() <= seq) {
+            rows.pop_front();
+        }
+        let row = rows.front().filter(|row| row.first_seq <= seq)?;
+        Some((*segment_number, *row))
     }
 
     /// Takes a run out that was read lately.
