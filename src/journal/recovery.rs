@@ -48,6 +48,10 @@ pub trait Files {
     /// The error of the file.
     fn read(&mut self, lsn: Lsn, buffer: &mut [u8]) -> io::Result<usize>;
 
+    /// Notes that these bytes are read soon, after those that were noted before. They can be on
+    /// their way meanwhile.
+    fn expect(&mut self, _lsn: Lsn, _bytes: usize) {}
+
     /// Writes whole pages.
     ///
     /// # Errors

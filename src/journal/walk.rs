@@ -56,24 +56,39 @@ struct Window {
     from_bytes: u32,
 }
 
-/// Size of the window: eight of the longest blocks, which are read at the same time.
-const WINDOW_BYTES: usize = 8 * JOURNAL_BLOCK_BYTES_MAX as usize;
+/// Bytes that are read at once: eight of the longest blocks, which are read at the same time.
+const STEP_BYTES: u32 = 8 * JOURNAL_BLOCK_BYTES_MAX;
 const ZEROS: [u8; JOURNAL_PAGE_BYTES as usize] = [0; JOURNAL_PAGE_BYTES as usize];
 
 impl Window {
     const EMPTY: Window = Window { bytes: Vec::new(), from_bytes: 0 };
 
-    /// The bytes from an offset on: a whole block, if the segment has that many.
-    fn at(&mut self, files: &mut impl Files, lsn: Lsn, segment_bytes: u32) -> io::Result<&[u8]> {
+    /// The bytes from an offset on: `wanted` or more, if there are that many before `until`. Those
+    /// behind them are expected.
+    fn at(
+        &mut self,
+        files: &mut impl Files,
+        lsn: Lsn,
+        wanted: u32,
+        until: u32,
+    ) -> io::Result<&[u8]> {
         let at = lsn.offset_bytes();
-        let wanted = JOURNAL_BLOCK_BYTES_MAX.min(segment_bytes - at);
-        let until = self.from_bytes + self.bytes.len() as u32;
-        if at < self.from_bytes || at + wanted > until {
-            let length = WINDOW_BYTES.min((segment_bytes - at) as usize);
-            self.bytes.resize(length, 0);
+        let end = self.from_bytes + self.bytes.len() as u32;
+        if at < self.from_bytes || at + wanted.min(until - at) > end {
+            // What is there is not read again.
+            let kept_bytes = if at < self.from_bytes { 0 } else { end.saturating_sub(at) };
+            self.bytes.drain(..self.bytes.len() - kept_bytes as usize);
+            let (kept, next) = (kept_bytes as usize, at + kept_bytes);
+            let step = STEP_BYTES.min(until - next);
+            let behind = next + step;
+            if behind < until {
+                let bytes = STEP_BYTES.min(until - behind) as usize;
+                files.expect(lsn.after(behind - at), bytes);
+            }
+            self.bytes.resize(kept + step as usize, 0);
             self.from_bytes = at;
-            let read = read_with_holes(files, lsn, &mut self.bytes)?;
-            self.bytes.truncate(read);
+            let read = read_with_holes(files, lsn.after(kept_bytes), &mut self.bytes[kept..])?;
+            self.bytes.truncate(kept + read);
         }
         Ok(self.bytes.get((at - self.from_bytes) as usize..).unwrap_or(&[]))
     }
@@ -101,13 +116,14 @@ impl<'a> Walk<'a> {
     pub fn run(&mut self, files: &mut impl Files) -> Result<(), RecoveryError> {
         let known_end = self.known_end(files)?;
         let until = known_end.unwrap_or(self.segment_bytes);
+        let journal = self.contents.journal;
         let mut at = JOURNAL_PAGE_BYTES;
         while at < until {
             let lsn = Lsn::new(self.number, at);
-            let bytes = self.window.at(files, lsn, self.segment_bytes)?;
-            let header = BlockHeader::decode(self.contents.journal, lsn, bytes);
+            let bytes = self.block_at(files, lsn)?;
+            let header = BlockHeader::decode(journal, lsn, bytes);
             let header = header.ok().filter(|header| header.bytes as usize <= bytes.len());
-            let whole = header.filter(|header| is_whole(self.contents.journal, header, bytes));
+            let whole = header.filter(|header| is_whole(journal, header, bytes));
             let is_cut =
                 self.contents.is_cut || header.is_some_and(|head| self.is_behind_cut(&head));
             if is_cut || whole.is_none() && !self.was_synced(files, lsn)? {
@@ -184,11 +200,15 @@ impl<'a> Walk<'a> {
             return Ok(*rest);
         }
         let mut rest = Rest { from_bytes, synced: Lsn(0), used_bytes: 0 };
-        let mut window = Window::EMPTY;
+        let mut window = match number == self.number {
+            true => std::mem::replace(&mut self.window, Window::EMPTY),
+            false => Window::EMPTY,
+        };
         let until = from_bytes + self.contents.unsynced_bytes_max + 2 * JOURNAL_PAGE_BYTES;
-        for at in (from_bytes..segment_bytes.min(until)).step_by(JOURNAL_PAGE_BYTES as usize) {
+        let until = segment_bytes.min(until);
+        for at in (from_bytes..until).step_by(JOURNAL_PAGE_BYTES as usize) {
             let lsn = Lsn::new(number, at);
-            let bytes = window.at(files, lsn, segment_bytes)?;
+            let bytes = window.at(files, lsn, JOURNAL_PAGE_BYTES, until)?;
             let page = &bytes[..bytes.len().min(ZEROS.len())];
             if *page == ZEROS[..page.len()] {
                 continue;
@@ -238,11 +258,11 @@ impl<'a> Walk<'a> {
         from: u32,
         until: u32,
     ) -> Result<Option<u32>, RecoveryError> {
-        let mut at = from;
+        let (mut at, journal) = (from, self.contents.journal);
         while at < until {
             let lsn = Lsn::new(self.number, at);
-            let bytes = self.window.at(files, lsn, self.segment_bytes)?;
-            if BlockHeader::decode(self.contents.journal, lsn, bytes).is_ok() {
+            let bytes = self.block_at(files, lsn)?;
+            if BlockHeader::decode(journal, lsn, bytes).is_ok() {
                 return Ok(Some(at));
             }
             if is_page(lsn, bytes) {
@@ -268,7 +288,7 @@ impl<'a> Walk<'a> {
     /// each other one behind the one before. Returns their number.
     fn take_headless(&mut self, files: &mut impl Files, lsn: Lsn) -> Result<u32, RecoveryError> {
         let Walk { contents, table, number, window, .. } = self;
-        let bytes = window.at(files, lsn, self.segment_bytes)?;
+        let bytes = window.at(files, lsn, JOURNAL_BLOCK_BYTES_MAX, self.segment_bytes)?;
         let (mut at, mut count) = (BLOCK_HEADER_BYTES, 0);
         while let Some(rest) = bytes.get(at as usize..)
             && let Ok(run) = Run::decode(contents.journal, lsn.after(at), rest)
@@ -281,6 +301,11 @@ impl<'a> Walk<'a> {
         Ok(count)
     }
 
+    /// The bytes of the block at `lsn`.
+    fn block_at(&mut self, files: &mut impl Files, lsn: Lsn) -> io::Result<&[u8]> {
+        self.window.at(files, lsn, JOURNAL_BLOCK_BYTES_MAX, self.segment_bytes)
+    }
+
     fn take_block(
         &mut self,
         files: &mut impl Files,
@@ -288,7 +313,8 @@ impl<'a> Walk<'a> {
     ) -> Result<(), RecoveryError> {
         self.table.last_us = self.table.last_us.max(header.wall_us);
         let Walk { contents, table, number, .. } = self;
-        let bytes = self.window.at(files, header.lsn, self.segment_bytes)?;
+        let (wanted, until) = (JOURNAL_BLOCK_BYTES_MAX, self.segment_bytes);
+        let bytes = self.window.at(files, header.lsn, wanted, until)?;
         for found in runs(contents.journal, header, bytes) {
             match found {
                 Ok(run) => contents.take_run(table, *number, &run),

@@ -1,6 +1,6 @@
 //! Opens the journal of a shard, while nothing else runs on its reactor.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::io;
 
@@ -40,7 +40,9 @@ pub fn open_journal<R: Reactor>(
     let mut waiting = Waiting::on(reactor);
     waiting.remove_unfinished().map_err(OpenJournalError::Directory)?;
     let moment = Moment { now: waiting.reactor.now(), wall_us: waiting.reactor.wall_us() };
-    let recovered = recover(&mut waiting, setup, moment).map_err(OpenJournalError::Files)?;
+    let recovered = recover(&mut waiting, setup, moment);
+    waiting.forget_expected();
+    let recovered = recovered.map_err(OpenJournalError::Files)?;
     let first = recovered.journal.current_segment();
     let files = waiting.keep_only(first).map_err(OpenJournalError::Directory)?;
     Ok((recovered, files))
@@ -50,71 +52,170 @@ pub fn open_journal<R: Reactor>(
 struct Waiting<'a, R> {
     reactor: &'a mut R,
     open: BTreeMap<u64, FileId>,
+    /// Number of operations so far. It is the token of the next one.
+    count: u64,
+    /// Operations that are over and were not waited for yet, by their tokens.
+    over: BTreeMap<u64, DiskDone>,
+    /// Reads that were begun because they are expected, in the order in which they are.
+    expected: VecDeque<Reading>,
     /// Buffers for reads.
     buffers: Vec<PageBuffer>,
 }
 
-/// Number of reads that are under way at the same time.
-const READS_MAX: usize = 8;
+/// A read that was begun: pieces of [`READ_BYTES`], and the last one may be shorter.
+struct Reading {
+    file: FileId,
+    offset: u64,
+    bytes: usize,
+    first_token: u64,
+}
+
 /// Size of one read.
 const READ_BYTES: usize = JOURNAL_BLOCK_BYTES_MAX as usize;
-const _: () = assert!(READS_MAX <= DISK_OPERATIONS_MAX as usize);
+/// Number of reads that are expected at the same time.
+const EXPECTED_MAX: usize = 2;
+/// Number of pieces of one read.
+const PIECES_MAX: usize = 8;
+/// Number of files that are opened or closed at the same time.
+const FILES_AT_ONCE: usize = 8;
+const _: () = assert!(PIECES_MAX * (EXPECTED_MAX + 1) <= DISK_OPERATIONS_MAX as usize);
 
 impl<'a, R: Reactor> Waiting<'a, R> {
     fn on(reactor: &'a mut R) -> Waiting<'a, R> {
-        Waiting { reactor, open: BTreeMap::new(), buffers: Vec::new() }
+        Waiting {
+            reactor,
+            open: BTreeMap::new(),
+            count: 0,
+            over: BTreeMap::new(),
+            expected: VecDeque::new(),
+            buffers: Vec::new(),
+        }
     }
 
     fn carry_out(&mut self, work: DiskWork) -> DiskDone {
-        self.submit(0, work);
-        self.next_done()
+        let token = self.submit(work);
+        self.wait_for(token)
     }
 
-    fn submit(&mut self, token: u64, work: DiskWork) {
+    /// Begins an operation. Returns its token.
+    fn submit(&mut self, work: DiskWork) -> u64 {
+        let token = self.count;
+        self.count += 1;
         let request = DiskRequest { token, work };
         self.reactor.submit_disk(request).expect("there is room for it");
+        token
     }
 
-    fn next_done(&mut self) -> DiskDone {
+    fn wait_for(&mut self, token: u64) -> DiskDone {
         loop {
-            self.reactor.poll();
-            if let Some(done) = self.reactor.next_disk_event() {
+            if let Some(done) = self.over.remove(&token) {
                 return done;
             }
-            self.reactor.wait(None);
+            self.reactor.poll();
+            let mut has_news = false;
+            while let Some(done) = self.reactor.next_disk_event() {
+                has_news = true;
+                self.over.insert(done.token, done);
+            }
+            if !has_news {
+                self.reactor.wait(None);
+            }
         }
     }
 
-    /// Reads at most [`READS_MAX`] pieces at the same time, of whole pages.
-    fn read_pieces(&mut self, file: FileId, offset: u64, into: &mut [u8]) -> io::Result<usize> {
-        let mut pieces: Vec<&mut [u8]> = into.chunks_mut(READ_BYTES).collect();
-        for (at, piece) in pieces.iter().enumerate() {
-            let offset = offset + (at * READ_BYTES) as u64;
+    /// Begins to read at the beginning of a page.
+    fn begin_read(&mut self, file: FileId, offset: u64, bytes: usize) -> Reading {
+        let first_token = self.count;
+        for at in (0..bytes).step_by(READ_BYTES) {
             let buffer = self.buffers.pop().unwrap_or_else(|| PageBuffer::new(READ_BYTES));
-            let bytes = piece.len().next_multiple_of(JOURNAL_PAGE_BYTES as usize) as u32;
-            self.submit(at as u64, DiskWork::Read { file, offset, buffer, bytes, is_fresh: true });
+            let piece = (bytes - at).min(READ_BYTES).next_multiple_of(JOURNAL_PAGE_BYTES as usize);
+            let (offset, bytes) = (offset + at as u64, piece as u32);
+            self.submit(DiskWork::Read { file, offset, buffer, bytes, is_fresh: true });
         }
-        let mut taken = [0; READS_MAX];
-        let mut failure = None;
-        for _ in 0..pieces.len() {
-            let DiskDone { token, result, buffer } = self.next_done();
-            let (at, buffer) = (token as usize, buffer.expect("a read has one"));
+        Reading { file, offset, bytes, first_token }
+    }
+
+    /// Waits for a read, and copies as much of it as `into` takes.
+    fn end_read(&mut self, reading: &Reading, into: &mut [u8]) -> io::Result<usize> {
+        let piece_count = reading.bytes.div_ceil(READ_BYTES) as u64;
+        let (mut read, mut is_at_end, mut failure) = (0, false, None);
+        for token in reading.first_token..reading.first_token + piece_count {
+            let DiskDone { result, buffer, .. } = self.wait_for(token);
+            let buffer = buffer.expect("a read has one");
             match result {
                 Ok(DiskAnswer::Bytes(bytes)) => {
-                    taken[at] = pieces[at].len().min(bytes as usize);
-                    pieces[at][..taken[at]].copy_from_slice(&buffer[..taken[at]]);
+                    let left = if is_at_end { 0 } else { into.len() - read };
+                    let copied = left.min(bytes as usize);
+                    into[read..read + copied].copy_from_slice(&buffer[..copied]);
+                    read += copied;
+                    is_at_end |= (bytes as usize) < READ_BYTES; // Of the file, or of the read.
                 }
                 Ok(answer) => panic!("a file was read, and the answer is {answer:?}"),
                 Err(error) => failure = Some(error),
             }
             self.buffers.push(buffer);
         }
-        if let Some(error) = failure {
-            return Err(error);
+        failure.map_or(Ok(read), Err)
+    }
+
+    /// Reads from the beginning of a page on.
+    fn read_pages(&mut self, file: FileId, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        let first = self.expected.front();
+        let is_expected = first.is_some_and(|first| {
+            (first.file, first.offset) == (file, offset) && first.bytes >= into.len()
+        });
+        if is_expected && let Some(reading) = self.expected.pop_front() {
+            return self.end_read(&reading, into);
         }
-        // What follows a short piece is behind the end of the file.
-        let whole = taken.iter().take_while(|bytes| **bytes == READ_BYTES).count();
-        Ok(whole * READ_BYTES + taken.get(whole).unwrap_or(&0))
+        self.forget_expected();
+        let mut read = 0;
+        for group in into.chunks_mut(PIECES_MAX * READ_BYTES) {
+            let reading = self.begin_read(file, offset + read as u64, group.len());
+            let taken = self.end_read(&reading, group)?;
+            read += taken;
+            if taken < group.len() {
+                break;
+            }
+        }
+        Ok(read)
+    }
+
+    /// Waits for the reads that nobody has wanted.
+    fn forget_expected(&mut self) {
+        while let Some(reading) = self.expected.pop_front() {
+            let _ = self.end_read(&reading, &mut []); // The error is nobody's either.
+        }
+    }
+
+    /// Carries out operations on several files at the same time. Returns their results in order.
+    fn carry_out_all(&mut self, works: Vec<DiskWork>) -> Vec<io::Result<DiskAnswer>> {
+        let mut results = Vec::with_capacity(works.len());
+        let mut tokens = VecDeque::with_capacity(FILES_AT_ONCE);
+        for work in works {
+            if tokens.len() == FILES_AT_ONCE
+                && let Some(token) = tokens.pop_front()
+            {
+                results.push(self.wait_for(token).result);
+            }
+            tokens.push_back(self.submit(work));
+        }
+        results.extend(tokens.into_iter().map(|token| self.wait_for(token).result));
+        results
+    }
+
+    /// Opens these segments, unless they are too many. One that cannot be opened is tried again
+    /// when it is needed.
+    fn open_all(&mut self, numbers: &[u64]) {
+        if numbers.len() + 1 >= DISK_FILES_MAX as usize {
+            return;
+        }
+        let works = numbers.iter().map(|number| DiskWork::Open { name: segment_name(*number) });
+        let opened = self.carry_out_all(works.collect());
+        for (number, result) in numbers.iter().zip(opened) {
+            if let Ok(DiskAnswer::File { file, .. }) = result {
+                self.open.insert(*number, file);
+            }
+        }
     }
 
     fn done(&mut self, work: DiskWork) -> io::Result<()> {
@@ -181,8 +282,9 @@ impl<'a, R: Reactor> Waiting<'a, R> {
         let mut files = JournalFiles::default();
         let file = self.file(segment_number)?;
         self.open.remove(&segment_number);
-        for (_, file) in std::mem::take(&mut self.open) {
-            self.done(DiskWork::Close { file })?;
+        let others = std::mem::take(&mut self.open).into_values();
+        for closed in self.carry_out_all(others.map(|file| DiskWork::Close { file }).collect()) {
+            closed?;
         }
         files.add(segment_number, file);
         Ok(files)
@@ -192,7 +294,12 @@ impl<'a, R: Reactor> Waiting<'a, R> {
 impl<R: Reactor> Files for Waiting<'_, R> {
     fn segments(&mut self) -> io::Result<Vec<(u64, u64)>> {
         let names = self.names()?.into_iter();
-        Ok(names.filter_map(|(name, bytes)| Some((segment_of(&name)?, bytes))).collect())
+        let segments = names.filter_map(|(name, bytes)| Some((segment_of(&name)?, bytes)));
+        let segments: Vec<(u64, u64)> = segments.collect();
+        let closed = segments.iter().filter(|(number, _)| !self.open.contains_key(number));
+        let closed: Vec<u64> = closed.map(|(number, _)| *number).collect();
+        self.open_all(&closed);
+        Ok(segments)
     }
 
     fn read(&mut self, lsn: Lsn, buffer: &mut [u8]) -> io::Result<usize> {
@@ -202,23 +309,30 @@ impl<R: Reactor> Files for Waiting<'_, R> {
         if inside > 0 {
             // A run, which begins within a page.
             let mut pages = vec![0; inside + buffer.len()];
-            let taken = self.read_pieces(file, offset - inside as u64, &mut pages)?;
+            let taken = self.read_pages(file, offset - inside as u64, &mut pages)?;
             let taken = &pages[inside.min(taken)..taken];
             buffer[..taken.len()].copy_from_slice(taken);
             return Ok(taken.len());
         }
-        let mut read = 0;
-        for group in buffer.chunks_mut(READS_MAX * READ_BYTES) {
-            let taken = self.read_pieces(file, offset + read as u64, group)?;
-            read += taken;
-            if taken < group.len() {
-                break;
-            }
+        self.read_pages(file, offset, buffer)
+    }
+
+    fn expect(&mut self, lsn: Lsn, bytes: usize) {
+        assert!(bytes <= PIECES_MAX * READ_BYTES);
+        let Ok(file) = self.file(lsn.segment_number()) else { return };
+        let offset = u64::from(lsn.offset_bytes());
+        let follows = |last: &Reading| (last.file, last.offset + last.bytes as u64);
+        if self.expected.back().is_some_and(|last| follows(last) != (file, offset)) {
+            self.forget_expected();
         }
-        Ok(read)
+        if self.expected.len() < EXPECTED_MAX {
+            let reading = self.begin_read(file, offset, bytes);
+            self.expected.push_back(reading);
+        }
     }
 
     fn write(&mut self, lsn: Lsn, bytes: &[u8]) -> io::Result<()> {
+        self.forget_expected();
         let file = self.file(lsn.segment_number())?;
         let mut buffer = PageBuffer::new(bytes.len());
         buffer.copy_from_slice(bytes);
