@@ -80,10 +80,11 @@ impl Window {
             self.bytes.drain(..self.bytes.len() - kept_bytes as usize);
             let (kept, next) = (kept_bytes as usize, at + kept_bytes);
             let step = STEP_BYTES.min(until - next);
-            let behind = next + step;
-            if behind < until {
-                let bytes = STEP_BYTES.min(until - behind) as usize;
-                files.expect(lsn.after(behind - at), bytes);
+            for at in [next, next + step] {
+                let bytes = STEP_BYTES.min(until - at) as usize;
+                if bytes > 0 {
+                    files.expect(Lsn::new(lsn.segment_number(), at), bytes);
+                }
             }
             self.bytes.resize(kept + step as usize, 0);
             self.from_bytes = at;

@@ -2,8 +2,8 @@
 //!
 //! The engine asks for a stretch (`Action::Fetch`), and is told what has become of it
 //! (`Event::Fetched`). In between, a [`Fetching`] looks for the place of the first chunk, reads
-//! its run, and gives what is intact. In each turn 16 KiB are given, so that old chunks do not
-//! delay new ones. The runs that were given last stay in memory. A subscriber may take a few chunks
+//! its run, and gives what is intact. In each turn 4 KiB are given, so that old chunks do not
+//! delay new ones, and 64 KiB if none are published. The runs that were given last stay in memory. A subscriber may take a few chunks
 //! at a time, and others may read the same stretch.
 //!
 //! A reader on another thread asks by itself (`shard/reader/refill.rs`), and is answered likewise.
@@ -309,7 +309,7 @@ pub(super) fn give_next<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R,
         }
     }
     let Some(keeping) = shard.keeping.as_deref_mut() else { return };
-    keeping.reads.left_bytes = limits::JOURNAL_GIVEN_BYTES_MAX;
+    keeping.reads.begin_turn(shard.counters.chunks_published, shard.now);
     while let Some(keeping) = shard.keeping.as_deref_mut()
         && keeping.reads.left_bytes > 0
         && let Some(ready) = keeping.reads.ready.pop_front()

@@ -321,6 +321,9 @@ impl<R: Reactor> Files for Waiting<'_, R> {
         assert!(bytes <= PIECES_MAX * READ_BYTES);
         let Ok(file) = self.file(lsn.segment_number()) else { return };
         let offset = u64::from(lsn.offset_bytes());
+        if self.expected.iter().any(|other| (other.file, other.offset) == (file, offset)) {
+            return;
+        }
         let follows = |last: &Reading| (last.file, last.offset + last.bytes as u64);
         if self.expected.back().is_some_and(|last| follows(last) != (file, offset)) {
             self.forget_expected();

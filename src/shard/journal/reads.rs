@@ -7,7 +7,7 @@ use std::io;
 
 use smallvec::SmallVec;
 
-use crate::base::{PageBuffer, SubscriberId};
+use crate::base::{Instant, PageBuffer, SubscriberId};
 use crate::journal::format::Lsn;
 use crate::journal::index::RunRow;
 use crate::limits;
@@ -40,6 +40,10 @@ pub(super) struct Reads {
     reached: Vec<Option<Box<Reached>>>,
     /// Bytes that may still be given in this turn.
     pub(super) left_bytes: u32,
+    /// Number of chunks that the shard had published in the last turn.
+    published_count: u64,
+    /// Chunks are expected until then.
+    live_until: Instant,
 }
 
 /// The place that a subscriber has reached.
@@ -97,6 +101,8 @@ impl Default for Reads {
             spare: Vec::with_capacity(reads),
             reached: Vec::new(),
             left_bytes: 0,
+            published_count: 0,
+            live_until: Instant::ZERO,
         }
     }
 }
@@ -106,6 +112,17 @@ impl Reads {
     #[inline]
     pub fn has_news(&self) -> bool {
         !self.ready.is_empty() || self.may_have_arrived && !self.soon.is_empty()
+    }
+
+    /// Begins a turn, in which old chunks may be given. The shard has published so many chunks.
+    pub(super) fn begin_turn(&mut self, published_count: u64, now: Instant) {
+        if std::mem::replace(&mut self.published_count, published_count) != published_count {
+            self.live_until = now + limits::JOURNAL_LIVE_TIME;
+        }
+        self.left_bytes = match now < self.live_until {
+            true => limits::JOURNAL_GIVEN_BYTES_LIVE,
+            false => limits::JOURNAL_GIVEN_BYTES_MAX,
+        };
     }
 
     pub(super) fn buffer(&mut self, bytes: u32) -> PageBuffer {
