@@ -633,7 +633,7 @@ fn read_headers(
 }
 
 /// The size of a segment whose header says nothing, from the size of its file.
-pub(super) fn whole_pages(file_bytes: u64) -> u32 {
+pub(crate) fn whole_pages(file_bytes: u64) -> u32 {
     let bytes = file_bytes.min(JOURNAL_SEGMENT_BYTES.into()) as u32;
     (bytes / JOURNAL_PAGE_BYTES * JOURNAL_PAGE_BYTES).max(2 * JOURNAL_PAGE_BYTES)
 }

@@ -9,7 +9,7 @@ use super::files::{
 };
 use crate::base::PageBuffer;
 use crate::journal::format::{Lsn, SegmentHeader};
-use crate::journal::recovery::{Files, Recovered, RecoveryError, recover};
+use crate::journal::recovery::{Files, Recovered, RecoveryError, recover, whole_pages};
 use crate::journal::{Moment, Setup};
 use crate::limits::{
     DISK_FILES_MAX, DISK_OPERATIONS_MAX, JOURNAL_BLOCK_BYTES_MAX, JOURNAL_PAGE_BYTES,
@@ -58,6 +58,8 @@ struct Waiting<'a, R> {
     over: BTreeMap<u64, DiskDone>,
     /// Reads that were begun because they are expected, in the order in which they are.
     expected: VecDeque<Reading>,
+    /// The first and the last pages of segments, until they are wanted or something is written.
+    pages: BTreeMap<Lsn, PageBuffer>,
     /// Buffers for reads.
     buffers: Vec<PageBuffer>,
 }
@@ -76,7 +78,7 @@ const READ_BYTES: usize = JOURNAL_BLOCK_BYTES_MAX as usize;
 const EXPECTED_MAX: usize = 2;
 /// Number of pieces of one read.
 const PIECES_MAX: usize = 8;
-/// Number of files that are opened or closed at the same time.
+/// Number of operations on several files that are under way at the same time.
 const FILES_AT_ONCE: usize = 8;
 const _: () = assert!(PIECES_MAX * (EXPECTED_MAX + 1) <= DISK_OPERATIONS_MAX as usize);
 
@@ -88,6 +90,7 @@ impl<'a, R: Reactor> Waiting<'a, R> {
             count: 0,
             over: BTreeMap::new(),
             expected: VecDeque::new(),
+            pages: BTreeMap::new(),
             buffers: Vec::new(),
         }
     }
@@ -187,35 +190,55 @@ impl<'a, R: Reactor> Waiting<'a, R> {
         }
     }
 
-    /// Carries out operations on several files at the same time. Returns their results in order.
-    fn carry_out_all(&mut self, works: Vec<DiskWork>) -> Vec<io::Result<DiskAnswer>> {
-        let mut results = Vec::with_capacity(works.len());
+    /// Carries out operations on several files at the same time. Returns their ends in order.
+    fn carry_out_all(&mut self, works: Vec<DiskWork>) -> Vec<DiskDone> {
+        let mut done = Vec::with_capacity(works.len());
         let mut tokens = VecDeque::with_capacity(FILES_AT_ONCE);
         for work in works {
             if tokens.len() == FILES_AT_ONCE
                 && let Some(token) = tokens.pop_front()
             {
-                results.push(self.wait_for(token).result);
+                done.push(self.wait_for(token));
             }
             tokens.push_back(self.submit(work));
         }
-        results.extend(tokens.into_iter().map(|token| self.wait_for(token).result));
-        results
+        done.extend(tokens.into_iter().map(|token| self.wait_for(token)));
+        done
     }
 
-    /// Opens these segments, unless they are too many. One that cannot be opened is tried again
-    /// when it is needed.
-    fn open_all(&mut self, numbers: &[u64]) {
-        if numbers.len() + 1 >= DISK_FILES_MAX as usize {
+    /// Opens segments and reads their first and last pages, unless they are too many. What fails is
+    /// tried again when it is needed.
+    fn open_all(&mut self, segments: &[(u64, u64)]) {
+        if segments.len() + self.open.len() + 1 >= DISK_FILES_MAX as usize {
             return;
         }
-        let works = numbers.iter().map(|number| DiskWork::Open { name: segment_name(*number) });
-        let opened = self.carry_out_all(works.collect());
-        for (number, result) in numbers.iter().zip(opened) {
-            if let Ok(DiskAnswer::File { file, .. }) = result {
-                self.open.insert(*number, file);
+        let names = segments.iter().map(|(number, _)| segment_name(*number));
+        let opened = self.carry_out_all(names.map(|name| DiskWork::Open { name }).collect());
+        let (mut places, mut reads) = (Vec::new(), Vec::new());
+        for (&(number, file_bytes), done) in segments.iter().zip(opened) {
+            let Ok(DiskAnswer::File { file, .. }) = done.result else { continue };
+            self.open.insert(number, file);
+            let last = whole_pages(file_bytes) - JOURNAL_PAGE_BYTES;
+            for at in [0, last] {
+                let buffer = PageBuffer::new(JOURNAL_PAGE_BYTES as usize);
+                let (offset, bytes) = (at.into(), JOURNAL_PAGE_BYTES);
+                reads.push(DiskWork::Read { file, offset, buffer, bytes, is_fresh: true });
+                places.push(Lsn::new(number, at));
             }
         }
+        for (lsn, done) in places.into_iter().zip(self.carry_out_all(reads)) {
+            if let (Ok(DiskAnswer::Bytes(JOURNAL_PAGE_BYTES)), Some(page)) =
+                (done.result, done.buffer)
+            {
+                self.pages.insert(lsn, page);
+            }
+        }
+    }
+
+    /// Forgets all that was read for later, before something is written.
+    fn forget(&mut self) {
+        self.forget_expected();
+        self.pages.clear();
     }
 
     fn done(&mut self, work: DiskWork) -> io::Result<()> {
@@ -284,7 +307,7 @@ impl<'a, R: Reactor> Waiting<'a, R> {
         self.open.remove(&segment_number);
         let others = std::mem::take(&mut self.open).into_values();
         for closed in self.carry_out_all(others.map(|file| DiskWork::Close { file }).collect()) {
-            closed?;
+            closed.result?;
         }
         files.add(segment_number, file);
         Ok(files)
@@ -297,12 +320,18 @@ impl<R: Reactor> Files for Waiting<'_, R> {
         let segments = names.filter_map(|(name, bytes)| Some((segment_of(&name)?, bytes)));
         let segments: Vec<(u64, u64)> = segments.collect();
         let closed = segments.iter().filter(|(number, _)| !self.open.contains_key(number));
-        let closed: Vec<u64> = closed.map(|(number, _)| *number).collect();
+        let closed: Vec<(u64, u64)> = closed.copied().collect();
         self.open_all(&closed);
         Ok(segments)
     }
 
     fn read(&mut self, lsn: Lsn, buffer: &mut [u8]) -> io::Result<usize> {
+        if buffer.len() == JOURNAL_PAGE_BYTES as usize
+            && let Some(page) = self.pages.remove(&lsn)
+        {
+            buffer.copy_from_slice(&page);
+            return Ok(buffer.len());
+        }
         let file = self.file(lsn.segment_number())?;
         let offset = u64::from(lsn.offset_bytes());
         let inside = (offset % u64::from(JOURNAL_PAGE_BYTES)) as usize;
@@ -335,7 +364,7 @@ impl<R: Reactor> Files for Waiting<'_, R> {
     }
 
     fn write(&mut self, lsn: Lsn, bytes: &[u8]) -> io::Result<()> {
-        self.forget_expected();
+        self.forget();
         let file = self.file(lsn.segment_number())?;
         let mut buffer = PageBuffer::new(bytes.len());
         buffer.copy_from_slice(bytes);
@@ -349,6 +378,7 @@ impl<R: Reactor> Files for Waiting<'_, R> {
     }
 
     fn create(&mut self, header: &SegmentHeader, empty: Option<u64>) -> io::Result<()> {
+        self.forget();
         let (number, bytes) = (header.segment_number, JOURNAL_PAGE_BYTES);
         let file = match empty {
             Some(empty) => {
@@ -369,6 +399,7 @@ impl<R: Reactor> Files for Waiting<'_, R> {
     }
 
     fn remove(&mut self, segment_number: u64) -> io::Result<()> {
+        self.forget();
         if let Some(file) = self.open.remove(&segment_number) {
             self.done(DiskWork::Close { file })?;
         }
