@@ -427,13 +427,14 @@ fn give<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, name: u64, 
     // A reader on another thread has to ask again for the rest, which takes it longer.
     let is_elsewhere = matches!(shard.sinks[subscriber.0.index as usize].call, Call::Refill(_));
     let bytes_max = if is_elsewhere { u32::MAX } else { keeping.reads.left_bytes };
+    let stop_bytes = within.total_bytes + u64::from(bytes_max);
     let mut damage = None;
     shard.calling = Some(subscriber);
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         let shard = &mut *shard;
         while chunks.next_seq() < until_seq
             && given.totals.chunks < u64::from(chunks_max)
-            && (given.totals.bytes < u64::from(bytes_max) || given.totals.chunks == 0)
+            && (given.within.total_bytes < stop_bytes || given.until_seq == from_seq)
             && let Some(chunk) = chunks.next()
         {
             let chunk = match chunk {
@@ -485,8 +486,9 @@ fn give<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, name: u64, 
         if let Some(keeping) = shard.keeping.as_deref_mut() {
             let reads = &mut keeping.reads;
             reads.note(subscriber, given.until_seq, totals, Some(given.within));
-            let bytes = u32::try_from(given.totals.bytes).unwrap_or(u32::MAX);
-            reads.left_bytes = reads.left_bytes.saturating_sub(bytes);
+            let passed_bytes = given.within.total_bytes - within.total_bytes;
+            let passed_bytes = u32::try_from(passed_bytes).unwrap_or(u32::MAX);
+            reads.left_bytes = reads.left_bytes.saturating_sub(passed_bytes);
         }
         let Given { mut totals, mut last_seq, mut until_seq, .. } = given;
         if planted(Planted::FetchRepeats) && last_seq > from_seq {
