@@ -206,8 +206,8 @@ impl<'a, R: Reactor> Waiting<'a, R> {
         done
     }
 
-    /// Opens segments and reads their first and last pages, unless they are too many. What fails is
-    /// tried again when it is needed.
+    /// Opens segments and reads their first and last pages, unless they are too many. A failure is
+    /// found again when the file or the page is needed.
     fn open_all(&mut self, segments: &[(u64, u64)]) {
         if segments.len() + self.open.len() + 1 >= DISK_FILES_MAX as usize {
             return;
