@@ -3,8 +3,8 @@
 //! The engine asks for a stretch (`Action::Fetch`), and is told what has become of it
 //! (`Event::Fetched`). In between, a [`Fetching`] looks for the place of the first chunk, reads its
 //! run, and gives what is intact. A turn gives 4 KiB, so that old chunks do not delay new ones, and
-//! 64 KiB if none are published. The runs that were given last stay in memory. A subscriber may take
-//! a few chunks at a time, and others may read the same stretch.
+//! 64 KiB if none are published. The runs that were given last stay in memory. A subscriber may
+//! take a few chunks at a time, and others may read the same stretch.
 //!
 //! A reader on another thread asks by itself (`shard/reader/refill.rs`), and is answered likewise.
 //!
