@@ -22,8 +22,8 @@ use super::recall::{self, RECORD_BIT};
 use crate::base::planted::{Planted, planted};
 use crate::base::{Handle, PageBuffer, SubscriberId};
 use crate::engine::{Event, Fetched};
-use crate::journal::block::Run;
-use crate::journal::format::{ChunkEntry, Lsn, RunKind};
+use crate::journal::block::{Chunks, Run, Unreadable};
+use crate::journal::format::{ChunkEntry, KeptChunk, Lsn, RunKind};
 use crate::journal::index::RunRow;
 use crate::journal::{Found, KeptId, Place, Search, place_of};
 use crate::limits;
@@ -35,7 +35,7 @@ use crate::shard::outlet::{Giving, Outlet};
 use crate::shard::produce;
 use crate::shard::reader::refill::{LostStretch, News, Refilled};
 use crate::shard::{Call, Item, Shard};
-use crate::stream::{GapReason, Totals};
+use crate::stream::{GapReason, KindTotals, Totals};
 
 /// One question of the engine, until it is answered.
 pub(super) struct Fetching {
@@ -396,81 +396,112 @@ fn on_run<R: Reactor + 'static, O: Outlet<R>>(
     }
 }
 
-/// The part of a run that was given.
-struct Given {
-    totals: Totals,
-    last_seq: u64,
+/// The chunks of a run that are being given.
+struct Handout<'a> {
+    run: Run<'a>,
+    chunks: Chunks<'a>,
+    from_seq: u64,
     until_seq: u64,
-    /// The place behind them.
+    chunks_max: u64,
+    /// It ends at this number of payload bytes of all chunks so far.
+    stop_bytes: u64,
+    /// Totals of the chunks that were given.
+    given: Totals,
+    /// The last of them.
+    last_seq: u64,
+    /// One past the last chunk that was passed.
+    passed_until_seq: u64,
+    /// The place behind it.
     within: Within,
+    /// The totals of all chunks before that place, unless one of them is damaged.
+    totals: Option<KindTotals>,
+    /// The chunks that ended it because they are damaged.
+    damage: Option<Unreadable>,
+}
+
+impl<'a> Handout<'a> {
+    fn new(keeping: &Keeping, fetching: &Fetching, run: &Run<'a>, bytes_max: u32) -> Handout<'a> {
+        let &Fetching { subscriber, from_seq, until_seq, chunks_max, .. } = fetching;
+        let (lsn, offset_bytes, total_bytes) = (run.lsn, 0, run.header.bytes_before);
+        let begin = Within { lsn, offset_bytes, total_bytes };
+        let (chunks, totals, within) = match keeping.reads.within(subscriber, from_seq, lsn) {
+            Some(within) => {
+                let totals = keeping.reads.totals_at(subscriber, from_seq);
+                (run.chunks_from(from_seq, within.offset_bytes), totals, within)
+            }
+            None => (run.chunks(), Some(run.before), begin),
+        };
+        Handout {
+            run: *run,
+            chunks,
+            from_seq,
+            until_seq,
+            chunks_max: chunks_max.into(),
+            stop_bytes: within.total_bytes + u64::from(bytes_max),
+            given: Totals::ZERO,
+            last_seq: 0,
+            passed_until_seq: from_seq,
+            within,
+            totals,
+            damage: None,
+        }
+    }
+
+    /// The next chunk of the stretch.
+    #[inline]
+    fn next(&mut self) -> Option<KeptChunk<'a>> {
+        while self.chunks.next_seq() < self.until_seq
+            && self.given.chunks < self.chunks_max
+            && (self.within.total_bytes < self.stop_bytes || self.passed_until_seq == self.from_seq)
+        {
+            match self.chunks.next()? {
+                Ok(chunk) => {
+                    let ChunkEntry { seq, kind, length, .. } = chunk.entry;
+                    self.within.total_bytes += u64::from(length);
+                    self.within.offset_bytes = self.run.offset_of(&self.chunks);
+                    if let Some(totals) = &mut self.totals {
+                        totals.count(kind, length);
+                    }
+                    if seq >= self.from_seq {
+                        self.passed_until_seq = seq + 1;
+                        return Some(chunk);
+                    }
+                }
+                // It was told of that before.
+                Err(lost) if lost.until_seq <= self.from_seq => {
+                    self.within.total_bytes += lost.bytes;
+                    self.totals = None;
+                }
+                Err(lost) => {
+                    self.damage = Some(lost);
+                    return None;
+                }
+            }
+        }
+        None
+    }
 }
 
 /// Gives the chunks of a run, as many as the subscriber takes and a turn may give. The end of the
 /// stretch or a damaged chunk ends it, too.
 fn give<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, name: u64, run: &Run<'_>) {
-    let Some(keeping) = shard.keeping.as_deref_mut() else { return };
-    let Fetching { subscriber, execution, from_seq, until_seq, chunks_max, .. } =
-        *keeping.fetching(name);
-    let asked_until_seq = until_seq;
-    shard.guests.begin_fan_out(&shard.engine, execution);
-    let within = keeping.reads.within(subscriber, from_seq, run.lsn);
-    let (mut chunks, mut totals) = match within {
-        Some(Within { offset_bytes, .. }) => {
-            let totals = keeping.reads.totals_at(subscriber, from_seq);
-            (run.chunks_from(from_seq, offset_bytes), totals)
-        }
-        None => (run.chunks(), Some(run.before)),
-    };
-    let (lsn, offset_bytes, total_bytes) = (run.lsn, 0, run.header.bytes_before);
-    let within = within.unwrap_or(Within { lsn, offset_bytes, total_bytes });
-    let mut given = Given { totals: Totals::ZERO, last_seq: 0, until_seq: from_seq, within };
+    let Some(keeping) = shard.keeping.as_deref() else { return };
+    let fetching = keeping.fetches.get(name as usize).expect("it stays until it is answered");
+    let Fetching { subscriber, execution, from_seq, until_seq, .. } = *fetching;
     // A reader on another thread has to ask again for the rest, which takes it longer.
     let is_elsewhere = matches!(shard.sinks[subscriber.0.index as usize].call, Call::Refill(_));
     let bytes_max = if is_elsewhere { u32::MAX } else { keeping.reads.left_bytes };
-    let stop_bytes = within.total_bytes + u64::from(bytes_max);
-    let mut damage = None;
+    let mut handout = Handout::new(keeping, fetching, run, bytes_max);
+    let before_bytes = handout.within.total_bytes;
+    shard.guests.begin_fan_out(&shard.engine, execution);
     shard.calling = Some(subscriber);
     let outcome = catch_unwind(AssertUnwindSafe(|| {
-        let shard = &mut *shard;
-        while chunks.next_seq() < until_seq
-            && given.totals.chunks < u64::from(chunks_max)
-            && (given.within.total_bytes < stop_bytes || given.until_seq == from_seq)
-            && let Some(chunk) = chunks.next()
-        {
-            let chunk = match chunk {
-                Ok(chunk) => chunk,
-                // It was told of that before.
-                Err(lost) if lost.until_seq <= from_seq => {
-                    given.within.total_bytes += lost.bytes;
-                    totals = None;
-                    continue;
-                }
-                Err(lost) => {
-                    damage = Some(lost);
-                    return;
-                }
-            };
+        while let Some(chunk) = handout.next() {
             let ChunkEntry { seq, kind, length, .. } = chunk.entry;
-            given.within.total_bytes += u64::from(length);
-            given.within.offset_bytes = run.offset_of(&chunks);
-            if let Some(totals) = &mut totals {
-                totals.count(kind, length);
-            }
-            if seq < from_seq {
-                continue;
-            }
-            given.until_seq = seq + 1;
             if shard.sinks[subscriber.0.index as usize].kinds.contains(kind) {
-                given.totals.count(length);
-                given.last_seq = seq;
-                let total_bytes = given.within.total_bytes;
-                give_chunk(
-                    shard,
-                    (subscriber, execution),
-                    &chunk.entry,
-                    total_bytes,
-                    chunk.payload,
-                );
+                handout.given.count(length);
+                handout.last_seq = seq;
+                give_chunk(shard, (subscriber, execution), &chunk, handout.within.total_bytes);
             }
         }
     }));
@@ -482,37 +513,36 @@ fn give<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, name: u64, 
         return;
     }
     shard.calling = None;
-    if given.until_seq > from_seq {
-        if let Some(keeping) = shard.keeping.as_deref_mut() {
-            let reads = &mut keeping.reads;
-            reads.note(subscriber, given.until_seq, totals, Some(given.within));
-            let passed_bytes = given.within.total_bytes - within.total_bytes;
-            let passed_bytes = u32::try_from(passed_bytes).unwrap_or(u32::MAX);
-            reads.left_bytes = reads.left_bytes.saturating_sub(passed_bytes);
-        }
-        let Given { mut totals, mut last_seq, mut until_seq, .. } = given;
-        if planted(Planted::FetchRepeats) && last_seq > from_seq {
-            (until_seq, last_seq) = (until_seq - 1, last_seq.min(until_seq - 2));
-        }
-        if planted(Planted::FetchSkips) && until_seq < asked_until_seq {
-            until_seq += 1;
-            totals.chunks += 1;
-        }
-        answer(shard, name, until_seq, Fetched::Given { totals, last_seq });
-        return;
+    let Handout { given: mut totals, mut last_seq, within, .. } = handout;
+    let mut passed_until_seq = handout.passed_until_seq;
+    if passed_until_seq == from_seq {
+        let lost_until_seq = handout.damage.map_or(from_seq + 1, |lost| lost.until_seq);
+        return lose_damaged(shard, name, run, lost_until_seq);
     }
-    let until_seq = damage.map_or(from_seq + 1, |lost| lost.until_seq);
-    lose_damaged(shard, name, run, until_seq);
+    if let Some(keeping) = shard.keeping.as_deref_mut() {
+        let reads = &mut keeping.reads;
+        reads.note(subscriber, passed_until_seq, handout.totals, Some(within));
+        let passed_bytes = u32::try_from(within.total_bytes - before_bytes).unwrap_or(u32::MAX);
+        reads.left_bytes = reads.left_bytes.saturating_sub(passed_bytes);
+    }
+    if planted(Planted::FetchRepeats) && last_seq > from_seq {
+        (passed_until_seq, last_seq) = (passed_until_seq - 1, last_seq.min(passed_until_seq - 2));
+    }
+    if planted(Planted::FetchSkips) && passed_until_seq < until_seq {
+        passed_until_seq += 1;
+        totals.chunks += 1;
+    }
+    answer(shard, name, passed_until_seq, Fetched::Given { totals, last_seq });
 }
 
 /// Gives a chunk to a subscriber.
 fn give_chunk<R: Reactor + 'static, O: Outlet<R>>(
     shard: &mut Shard<R, O>,
     (subscriber, execution): (SubscriberId, Handle),
-    entry: &ChunkEntry,
+    chunk: &KeptChunk<'_>,
     total_bytes: u64,
-    payload: &[u8],
 ) {
+    let &KeptChunk { ref entry, payload } = chunk;
     let run = shard.runs[execution.index as usize].as_ref().expect("it is followed");
     let anchor: ClockAnchor = run.anchor.unwrap_or(shard.anchor);
     let ChunkEntry { seq, mono_ns, length, kind, key, flags } = *entry;
