@@ -610,9 +610,14 @@ fn tell_fault<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, fault
 /// Looks after the disk at the end of a turn, and gives what was read from it.
 pub(crate) fn end_turn<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>) {
     let Some(keeping) = shard.keeping.as_deref_mut() else { return };
-    if keeping.is_quiet(shard.now) {
-        return;
+    if !keeping.is_quiet(shard.now) {
+        do_disk_duties(shard);
     }
+}
+
+#[inline(never)] // Its stack would be that of each turn, also without a journal.
+fn do_disk_duties<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>) {
+    let Some(keeping) = shard.keeping.as_deref_mut() else { return };
     shard.did.note(Duty::Disk);
     if keeping.full_until.is_some_and(|until| until <= shard.now) {
         late::look_again(shard);
