@@ -30,7 +30,7 @@ use crate::journal::recovery::{Findings, Recovered};
 use crate::journal::{Append, Journal, KeptId, Moment, Setup, Wish};
 use crate::limits::{JOURNAL_BLOCK_BYTES_MAX, JOURNAL_SEGMENT_BYTES_MIN};
 use crate::reactor::{DiskSetup, Reactor};
-use crate::shard::journal::{Completed, JournalFiles, open_journal};
+use crate::shard::journal::{Completed, JournalFiles, PartRead, open_journal};
 use crate::sim::disk::{DiskFaults, FailingOperation, SimDisk};
 use crate::sim::reactor::SimReactor;
 use crate::sim::twice::run_twice;
@@ -224,7 +224,8 @@ impl Process {
     fn read(&mut self, lsn: Lsn, bytes: u32) -> Option<PageBuffer> {
         assert!(bytes <= JOURNAL_BLOCK_BYTES_MAX);
         let buffer = PageBuffer::new(JOURNAL_BLOCK_BYTES_MAX as usize);
-        self.files.read(1, lsn, bytes, buffer, &mut self.reactor);
+        let read = PartRead { name: 1, lsn, bytes, buffer, is_fresh: false };
+        self.files.read(read, &mut self.reactor);
         while self.read.is_none() {
             self.pass(Duration::from_micros(200));
         }

@@ -13,6 +13,7 @@
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use super::files::PartRead;
 use super::keeping::Keeping;
 use super::lost::{
     Loss, answer_lost, look_behind, lose_damaged, lose_hole, not_there, totals_before,
@@ -80,7 +81,8 @@ impl Keeping {
         }
         self.reads.under_way += 1;
         let buffer = self.reads.buffer(bytes);
-        self.files.read(name, lsn, bytes, buffer, reactor);
+        let is_fresh = false;
+        self.files.read(PartRead { name, lsn, bytes, buffer, is_fresh }, reactor);
     }
 
     pub(super) fn fetching(&mut self, name: u64) -> &mut Fetching {

@@ -37,17 +37,22 @@ pub struct JournalFiles {
 #[derive(Debug)]
 enum Segment {
     Open { file: FileId, read_count: u32 },
-    Opening { reads: Vec<Read> },
+    Opening { reads: Vec<PartRead> },
 }
 
 /// A read of a part of a segment.
 #[derive(Debug)]
-struct Read {
-    name: u64,
-    lsn: Lsn,
-    bytes: u32,
-    buffer: PageBuffer,
-    is_fresh: bool,
+pub struct PartRead {
+    /// A number that the reader chooses.
+    pub name: u64,
+    /// The place of the first byte.
+    pub lsn: Lsn,
+    /// Number of bytes.
+    pub bytes: u32,
+    /// The place for them.
+    pub buffer: PageBuffer,
+    /// True if they come from the disk, although the page cache may have them.
+    pub is_fresh: bool,
 }
 
 /// An operation that is under way.
@@ -174,32 +179,9 @@ impl JournalFiles {
         self.submit(step, work, reactor);
     }
 
-    /// Reads `bytes` at a place. [`Completed::Read`] has the same `name`. The page cache has
-    /// nothing of a sealed segment that the disk had not when it was sealed.
-    pub fn read(
-        &mut self,
-        name: u64,
-        lsn: Lsn,
-        bytes: u32,
-        buffer: PageBuffer,
-        reactor: &mut impl Reactor,
-    ) {
-        self.begin(Read { name, lsn, bytes, buffer, is_fresh: false }, reactor);
-    }
-
-    /// The same from the disk, although the page cache may have these bytes.
-    pub fn read_fresh(
-        &mut self,
-        name: u64,
-        lsn: Lsn,
-        bytes: u32,
-        buffer: PageBuffer,
-        reactor: &mut impl Reactor,
-    ) {
-        self.begin(Read { name, lsn, bytes, buffer, is_fresh: true }, reactor);
-    }
-
-    fn begin(&mut self, read: Read, reactor: &mut impl Reactor) {
+    /// Reads a part of a segment. [`Completed::Read`] has the same `name`. The page cache has nothing
+    /// of a sealed segment that the disk had not when it was sealed.
+    pub fn read(&mut self, read: PartRead, reactor: &mut impl Reactor) {
         let segment_number = read.lsn.segment_number();
         match self.files.get_mut(&segment_number) {
             Some(Segment::Open { file, read_count }) => {
@@ -277,8 +259,8 @@ impl JournalFiles {
         }
     }
 
-    fn begin_read(&mut self, read: Read, file: FileId, reactor: &mut impl Reactor) {
-        let Read { name, lsn, bytes, buffer, is_fresh } = read;
+    fn begin_read(&mut self, read: PartRead, file: FileId, reactor: &mut impl Reactor) {
+        let PartRead { name, lsn, bytes, buffer, is_fresh } = read;
         let (segment_number, offset) = (lsn.segment_number(), u64::from(lsn.offset_bytes()));
         let work = DiskWork::Read { file, offset, buffer, bytes, is_fresh };
         self.submit(Step::Read { name, segment_number }, work, reactor);
@@ -309,7 +291,7 @@ impl JournalFiles {
             }
             Ok(other) => panic!("a file was opened, and the answer is {other:?}"),
             Err(error) => {
-                let failed = |Read { name, buffer, .. }| {
+                let failed = |PartRead { name, buffer, .. }| {
                     let (result, buffer) = (Err(error.kind()), Some(buffer));
                     Completed::Read { name, result, buffer }
                 };

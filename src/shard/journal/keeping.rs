@@ -20,7 +20,7 @@ use slab::Slab;
 use super::config::JournalConfig;
 use super::details::{EndedDetails, OpenedDetails};
 use super::fetch::{self, Fetching};
-use super::files::{Completed, JournalFiles};
+use super::files::{Completed, JournalFiles, PartRead};
 use super::late;
 use super::open::open_journal;
 use super::reads::{self, Reads};
@@ -386,7 +386,8 @@ impl Keeping {
     fn look_after_scrub<R: Reactor>(&mut self, reactor: &mut R, now: Instant) {
         let Some(scrub) = &mut self.scrub else { return };
         if let Some(ScrubRead { lsn, bytes, buffer }) = scrub.poll(&self.journal, now) {
-            self.files.read_fresh(SCRUB_NAME, lsn, bytes, buffer, reactor);
+            let (name, is_fresh) = (SCRUB_NAME, true);
+            self.files.read(PartRead { name, lsn, bytes, buffer, is_fresh }, reactor);
         }
     }
 

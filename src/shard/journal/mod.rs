@@ -27,7 +27,7 @@ mod tests;
 pub use config::JournalConfig;
 pub use details::EndedDetails;
 pub(crate) use fetch::{begin as fetch, refill};
-pub use files::{Completed, JournalFiles};
+pub use files::{Completed, JournalFiles, PartRead};
 pub use keeping::JournalStatus;
 pub(crate) use keeping::{
     Claimed, Keeping, Telling, await_sync, claim, end_turn, keep_chunks, keep_end, on_disk_events,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::{Completed, JournalFiles, open_journal};
+use super::{Completed, JournalFiles, PartRead, open_journal};
 use crate::base::{PageBuffer, Random};
 use crate::journal::block::Run;
 use crate::journal::format::{ChunkEntry, Lsn};
@@ -102,7 +102,8 @@ impl Kept {
 
     fn read(&mut self, lsn: Lsn, bytes: u32) -> PageBuffer {
         let buffer = PageBuffer::new(JOURNAL_BLOCK_BYTES_MAX as usize);
-        self.files.read(1, lsn, bytes, buffer, &mut self.reactor);
+        let read = PartRead { name: 1, lsn, bytes, buffer, is_fresh: false };
+        self.files.read(read, &mut self.reactor);
         self.turn_until(|kept| kept.read.is_some());
         self.read.take().unwrap()
     }
