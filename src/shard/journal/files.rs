@@ -179,8 +179,8 @@ impl JournalFiles {
         self.submit(step, work, reactor);
     }
 
-    /// Reads a part of a segment. [`Completed::Read`] has the same `name`. The page cache has nothing
-    /// of a sealed segment that the disk had not when it was sealed.
+    /// Reads a part of a segment. [`Completed::Read`] has the same `name`. The page cache has
+    /// nothing of a sealed segment that the disk had not when it was sealed.
     pub fn read(&mut self, read: PartRead, reactor: &mut impl Reactor) {
         let segment_number = read.lsn.segment_number();
         match self.files.get_mut(&segment_number) {
