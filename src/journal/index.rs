@@ -13,7 +13,7 @@
 
 use super::format::{Damage, Lsn, Reader, Writer, check_sum};
 use crate::base::planted::{Planted, planted};
-use crate::limits::{JOURNAL_PAGE_BYTES, JOURNAL_ROWS_MAX};
+use crate::limits::{JOURNAL_PAGE_BYTES, JOURNAL_PARTS_MAX, JOURNAL_ROWS_MAX};
 
 const PAGE_MAGIC: u32 = u32::from_le_bytes(*b"sdix");
 const TRAILER_MAGIC: u64 = u64::from_le_bytes(*b"sdtrailr");
@@ -371,7 +371,7 @@ impl Trailer {
         let is_bounded = data_end_bytes.is_multiple_of(JOURNAL_PAGE_BYTES)
             && data_end_bytes >= JOURNAL_PAGE_BYTES
             && run_count as usize <= JOURNAL_ROWS_MAX
-            && execution_count as usize <= 3 * JOURNAL_ROWS_MAX
+            && execution_count as usize <= 2 * JOURNAL_PARTS_MAX
             && u64::from(data_end_bytes)
                 + u64::from(trailer.index_pages() + 1) * u64::from(JOURNAL_PAGE_BYTES)
                 <= u64::from(segment_bytes);

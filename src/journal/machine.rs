@@ -23,7 +23,7 @@ use crate::base::planted::{Planted, planted};
 use crate::base::{Instant, PageBuffer};
 use crate::limits::{
     JOURNAL_BLOCK_BYTES_MAX, JOURNAL_PAGE_BYTES, JOURNAL_RECORD_BYTES_MAX,
-    JOURNAL_RECORD_RESERVE_BYTES, JOURNAL_ROWS_MAX, KINDS_MAX,
+    JOURNAL_RECORD_RESERVE_BYTES, KINDS_MAX,
 };
 use crate::stream::Durability;
 
@@ -704,8 +704,7 @@ impl Journal {
         };
         let left_bytes = self.setup.segment_bytes.saturating_sub(used_bytes + reserved_bytes);
         // The index of a block of the shortest runs is longer than the block itself.
-        let rows = JOURNAL_ROWS_MAX - self.table.run_count().max(parts);
-        let room_bytes = (left_bytes / 4).min(rows as u32 * RUN_BYTES_MIN);
+        let room_bytes = (left_bytes / 4).min(self.table.room() as u32 * RUN_BYTES_MIN);
         room_bytes.min(JOURNAL_BLOCK_BYTES_MAX) / JOURNAL_PAGE_BYTES * JOURNAL_PAGE_BYTES
     }
 

@@ -10,7 +10,6 @@ use super::records::Opened;
 use super::segments::Vacating;
 use crate::base::Instant;
 use crate::base::planted::{Planted, planted};
-use crate::limits::JOURNAL_ROWS_MAX;
 
 impl Journal {
     /// Deletes an ended execution: it is not found any more. Returns false if there is no room for
@@ -41,9 +40,7 @@ impl Journal {
     /// True if at least 1 ÷ `part` of the present segment is used: of its bytes, or of its rows.
     pub(super) fn is_used(&self, part: u32) -> bool {
         let used_bytes = self.commit.next_lsn().offset_bytes();
-        let used_rows = self.table.run_count().max(self.table.parts.len());
-        used_bytes >= self.setup.segment_bytes / part
-            || used_rows >= JOURNAL_ROWS_MAX / part as usize
+        used_bytes >= self.setup.segment_bytes / part || self.table.is_used(part as usize)
     }
 
     /// Removes the oldest segment, after it has nothing that a running execution needs.

@@ -7,7 +7,7 @@
 //! Tests: below.
 
 use super::index::{ExecutionRow, RecordPlace, RunRow};
-use crate::limits::JOURNAL_ROWS_MAX;
+use crate::limits::{JOURNAL_PARTS_MAX, JOURNAL_ROWS_MAX};
 
 const NONE: u32 = u32::MAX;
 /// Number of runs between two anchors of a chain.
@@ -66,7 +66,7 @@ impl Table {
         Table {
             segment_number: 0,
             rows: Vec::with_capacity(JOURNAL_ROWS_MAX),
-            parts: Vec::with_capacity(JOURNAL_ROWS_MAX),
+            parts: Vec::with_capacity(JOURNAL_PARTS_MAX),
             chunk_count: 0,
             last_us: 0,
         }
@@ -77,6 +77,16 @@ impl Table {
         self.rows.clear();
         self.parts.clear();
         (self.segment_number, self.chunk_count) = (segment_number, 0);
+    }
+
+    /// Number of runs for which there is room, if each belongs to another execution.
+    pub fn room(&self) -> usize {
+        (JOURNAL_ROWS_MAX - self.rows.len()).min(JOURNAL_PARTS_MAX - self.parts.len())
+    }
+
+    /// True if at least 1 ÷ `part` of the table is used.
+    pub fn is_used(&self, part: usize) -> bool {
+        self.rows.len() >= JOURNAL_ROWS_MAX / part || self.parts.len() >= JOURNAL_PARTS_MAX / part
     }
 
     /// Number of runs.

@@ -22,10 +22,13 @@ pub const JOURNAL_UNSYNCED_BLOCKS_MAX: usize = 256;
 /// Size of the blocks that are not on disk yet. The kernel takes blocks faster than the disk does.
 /// It is part of the format: a start looks only so far behind a torn block.
 pub const JOURNAL_UNSYNCED_BYTES_MAX: u32 = 16 << 20;
-/// Number of runs in a segment. A segment with more short runs ends early.
-pub const JOURNAL_ROWS_MAX: usize = 1 << 16;
+/// Number of runs in a segment. A segment with more short runs ends early. A chunk of 100 bytes
+/// that is a run of its own takes 200, so that such runs fill 50 MiB.
+pub const JOURNAL_ROWS_MAX: usize = 1 << 18;
 /// Number of executions that a journal keeps.
 pub const JOURNAL_EXECUTIONS_MAX: usize = 1 << 16;
+/// Number of executions that have something in a segment. Those that were removed count, too.
+pub const JOURNAL_PARTS_MAX: usize = 2 * JOURNAL_EXECUTIONS_MAX;
 /// Maximum length of the description of an execution or of its end.
 pub const JOURNAL_RECORD_BYTES_MAX: usize = 32 << 10;
 /// Part of a segment that only records may use: the ends of executions, and holes.
@@ -62,8 +65,8 @@ pub const JOURNAL_GIVEN_BYTES_MAX: u32 = 64 << 10;
 pub const JOURNAL_GIVEN_BYTES_LIVE: u32 = 4 << 10;
 /// After a chunk was published, more of them are expected for this time.
 pub const JOURNAL_LIVE_TIME: Duration = Duration::from_millis(10);
-/// Runs of an index that a subscriber knows behind the one that it is given.
-pub const JOURNAL_BEHIND_RUNS: usize = 32;
+/// The next runs that a subscriber knows from a page of an index.
+pub const JOURNAL_KNOWN_RUNS: usize = 32;
 /// Bytes of a sealed segment that a scrub reads at once, unless one block is longer.
 pub const JOURNAL_SCRUB_BYTES: u32 = 64 << 10;
 /// Bytes that a scrub reads in a second.
