@@ -92,21 +92,20 @@ impl Search {
         self.look_at(page).unwrap_or(corrupt)
     }
 
-    /// The runs that follow `row` in a page that was looked at, without a gap between them. There
+    /// The run `row` of a page that was looked at, and those that follow it without a gap. There
     /// are at most `rows_max`.
-    pub fn behind(&self, page: &[u8], row: &RunRow, rows_max: usize) -> Vec<RunRow> {
+    pub fn runs_from(&self, page: &[u8], row: &RunRow, rows_max: usize) -> Vec<RunRow> {
         let mut next_seq = row.first_seq;
         let rows = decode_page::<RunRow>(self.page(), page).into_iter().flatten();
-        let mut behind: Vec<RunRow> = rows
+        let mut runs: Vec<RunRow> = rows
             .filter_map(Result::ok)
             .filter(|row| row.execution == self.execution)
             .skip_while(|other| other != row)
             .take_while(|row| std::mem::replace(&mut next_seq, row.until_seq()) == row.first_seq)
-            .skip(1)
             .take(rows_max)
             .collect();
-        behind.shrink_to_fit();
-        behind
+        runs.shrink_to_fit();
+        runs
     }
 
     /// The segment that is searched.

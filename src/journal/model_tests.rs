@@ -443,11 +443,12 @@ impl World {
                     Found::Again => Place::Search(search),
                 };
                 if let Place::Run { row, .. } = place {
-                    let rows = search.behind(&page, &row, 4);
+                    let rows = search.runs_from(&page, &row, 5);
+                    assert_eq!(rows.first(), Some(&row));
                     let claimed = behind.pop_front();
                     assert!(claimed.is_none_or(|claimed| claimed == row), "seed {seed}: {row:?}");
                     self.counts.claimed += u64::from(claimed.is_some());
-                    behind = [row].into_iter().chain(rows).collect();
+                    behind = rows.into();
                 }
             }
             if let Place::Run { row, .. } | Place::Hole { record: Some((_, row)), .. } = place {

@@ -14,11 +14,12 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::files::PartRead;
+use super::held::{RunRead, Wanted};
 use super::keeping::Keeping;
 use super::lost::{
     Loss, answer_lost, look_behind, lose_damaged, lose_hole, not_there, totals_before,
 };
-use super::reads::{Finished, Ready, RunRead, Within};
+use super::reads::{Finished, Within};
 use super::recall::{self, RECORD_BIT};
 use crate::base::planted::{Planted, planted};
 use crate::base::{Handle, PageBuffer, SubscriberId};
@@ -68,8 +69,8 @@ enum Step {
     Soon,
     /// A page of an index.
     Page(Search),
-    /// A run.
-    Run(Lsn, RunRow),
+    /// A run in memory, or on its way there.
+    Run(usize, RunRow),
 }
 
 impl Keeping {
@@ -173,10 +174,13 @@ fn on_place<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, name: u
         Place::Run { segment_number, row }
         | Place::Hole { record: Some((segment_number, row)), .. } => {
             let lsn = Lsn::new(segment_number, row.offset_bytes);
-            keeping.fetching(name).step = Step::Run(lsn, row);
-            match keeping.reads.take_recent(lsn) {
-                Some(buffer) => on_recent(shard, name, lsn, buffer),
-                None => keeping.read(name, lsn, row.bytes, &mut shard.reactor),
+            let (key, wanted) = keeping.reads.runs.want(lsn, name);
+            keeping.fetching(name).step = Step::Run(key, row);
+            match wanted {
+                Wanted::Absent => keeping.read(name, lsn, row.bytes, &mut shard.reactor),
+                Wanted::Coming => {}
+                Wanted::Here => on_recent(shard, name),
+                Wanted::Lent => keeping.reads.ready.push_back(name),
             }
         }
         Place::Hole { until_seq, .. } => not_there(shard, name, GapReason::Unwritten, until_seq),
@@ -185,19 +189,13 @@ fn on_place<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, name: u
     }
 }
 
-/// Goes on with a question whose run was read lately. A few chunks are given at once.
-fn on_recent<R: Reactor + 'static, O: Outlet<R>>(
-    shard: &mut Shard<R, O>,
-    name: u64,
-    lsn: Lsn,
-    buffer: PageBuffer,
-) {
+/// Goes on with a question whose run is in memory. A few chunks are given at once.
+fn on_recent<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, name: u64) {
     let Some(keeping) = shard.keeping.as_deref_mut() else { return };
-    let ready = Ready { name, lsn, read: RunRead::Whole, buffer };
     let is_small = keeping.fetching(name).chunks_max <= limits::DELIVERY_CHUNKS_MAX;
     match is_small && keeping.reads.left_bytes > 0 {
-        true => on_ready(shard, ready),
-        false => keeping.reads.ready.push_back(ready),
+        true => on_ready(shard, name),
+        false => keeping.reads.ready.push_back(name),
     }
 }
 
@@ -251,21 +249,22 @@ pub(super) fn on_reads<R: Reactor + 'static, O: Outlet<R>>(
                 };
                 let &mut Fetching { subscriber, goal, .. } = keeping.fetching(name);
                 if let (Place::Run { segment_number, row }, Goal::Chunks) = (place, goal) {
-                    let rows = search.behind(page, &row, limits::JOURNAL_BEHIND_RUNS);
-                    keeping.reads.note_behind(subscriber, segment_number, rows);
+                    let rows = search.runs_from(page, &row, limits::JOURNAL_KNOWN_RUNS);
+                    keeping.reads.note_runs(subscriber, segment_number, rows);
                 }
                 keeping.reads.give_back(buffer);
                 if is_there(shard, name) {
                     on_place(shard, name, place);
                 }
             }
-            Step::Run(lsn, row) => {
+            Step::Run(key, row) => {
                 let read = match result {
                     Ok(bytes) if bytes == row.bytes => RunRead::Whole,
                     Err(io::ErrorKind::NotFound) => RunRead::Removed,
                     Ok(_) | Err(_) => RunRead::Failed,
                 };
-                keeping.reads.ready.push_back(Ready { name, lsn, read, buffer });
+                let waiting = keeping.reads.runs.arrive(key, read, buffer);
+                keeping.reads.ready.extend(waiting);
             }
             Step::Soon => unreachable!("nothing was read for it"),
         }
@@ -311,12 +310,12 @@ pub(super) fn give_next<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R,
         }
     }
     let Some(keeping) = shard.keeping.as_deref_mut() else { return };
-    keeping.reads.begin_turn(shard.counters.chunks_published, shard.now);
+    keeping.reads.begin_turn(shard.engine.counters().chunks_published, shard.now);
     while let Some(keeping) = shard.keeping.as_deref_mut()
         && keeping.reads.left_bytes > 0
-        && let Some(ready) = keeping.reads.ready.pop_front()
+        && let Some(name) = keeping.reads.ready.pop_front()
     {
-        on_ready(shard, ready);
+        on_ready(shard, name);
     }
 }
 
@@ -330,17 +329,20 @@ fn look_again<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>) {
     }
 }
 
-fn on_ready<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, ready: Ready) {
-    let Ready { name, lsn, read, buffer, .. } = ready;
+/// Goes on with a question whose run is in memory.
+fn on_ready<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, name: u64) {
     shard.worked = true;
+    let Some(keeping) = shard.keeping.as_deref_mut() else { return };
+    let &mut Fetching { step, subscriber, .. } = keeping.fetching(name);
+    let Step::Run(key, row) = step else { unreachable!("a run was read") };
+    let (lsn, read, buffer) = keeping.reads.runs.lend(key);
     if is_there(shard, name) {
-        on_run(shard, name, read, &buffer);
+        on_run(shard, name, (lsn, row), read, &buffer);
     }
     let Some(keeping) = shard.keeping.as_deref_mut() else { return };
-    match read {
-        RunRead::Whole => keeping.reads.remember(lsn, buffer),
-        // The next question tries again.
-        RunRead::Removed | RunRead::Failed => keeping.reads.give_back(buffer),
+    let is_done = keeping.reads.is_past(subscriber, row.until_seq());
+    if let Some(buffer) = keeping.reads.runs.give_back(key, buffer, is_done) {
+        keeping.reads.give_back(buffer);
     }
 }
 
@@ -348,12 +350,12 @@ fn on_ready<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, ready: 
 fn on_run<R: Reactor + 'static, O: Outlet<R>>(
     shard: &mut Shard<R, O>,
     name: u64,
+    (lsn, row): (Lsn, RunRow),
     read: RunRead,
     buffer: &PageBuffer,
 ) {
     let Some(keeping) = shard.keeping.as_deref_mut() else { return };
-    let &mut Fetching { kept, goal, step, subscriber, .. } = keeping.fetching(name);
-    let Step::Run(lsn, row) = step else { unreachable!("a run was read") };
+    let &mut Fetching { kept, goal, subscriber, .. } = keeping.fetching(name);
     let is_same = |place: &Place| match place {
         Place::Run { row: other, .. } | Place::Hole { record: Some((_, other)), .. } => {
             *other == row
@@ -362,7 +364,7 @@ fn on_run<R: Reactor + 'static, O: Outlet<R>>(
     };
     if read == RunRead::Removed {
         let seq = keeping.fetching(name).seq();
-        keeping.reads.note_behind(subscriber, 0, Vec::new());
+        keeping.reads.note_runs(subscriber, 0, Vec::new());
         if !keeping.journal.locate(kept, seq).as_ref().is_some_and(is_same) {
             look(shard, name); // What it held has expired.
             return;

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::mpsc::channel;
+use std::thread;
 use std::time::Duration;
 
 use super::{JournalConfig, Recall};
@@ -61,10 +62,13 @@ pub(super) fn open(shard: &mut Shard, durability: Durability) -> ExecutionId {
     shard.execute_prepared(prepared, options).unwrap()
 }
 
+/// One more than the longest payload has.
+const CHUNK_BYTES_MAX: usize = 300;
+
 /// The kind and the payload of a chunk.
 pub(super) fn chunk(seq: u64) -> (Kind, Vec<u8>) {
     let mut random = Random::new(seq);
-    let mut bytes = vec![0; random.below(300) as usize];
+    let mut bytes = vec![0; random.below(CHUNK_BYTES_MAX as u64) as usize];
     random.fill(&mut bytes);
     (Kind::ALL[random.below(3) as usize], bytes)
 }
@@ -158,6 +162,51 @@ fn who_comes_late_is_given_everything_from_the_disk_and_then_from_the_ring() {
             assert_eq!(filtered.borrow().end.as_ref().unwrap().0.missed, Totals::ZERO);
             assert_eq!(shard.journal().unwrap().counters.missed_chunks, 0);
         }
+    }
+}
+
+/// The most bytes that a turn gives a follower of an execution with 3,000 chunks, before the ring
+/// has the rest. Another execution gets a chunk before each turn, if `is_live`.
+fn most_bytes_of_a_turn(choice: Choice, is_live: bool) -> usize {
+    let folder = Folder::new(&format!("turns-{is_live}-{choice:?}"));
+    let mut shard = folder.shard(choice);
+    let [old, live] = [Durability::Written, Durability::None].map(|at| open(&mut shard, at));
+    publish(&mut shard, old, 1..=3_000);
+    thread::sleep(limits::JOURNAL_LIVE_TIME);
+    follow(&mut shard, live, with(Policy::Drop));
+    let given = follow(&mut shard, old, with(Policy::Replay));
+    let (mut most_bytes, mut live_seq) = (0, 0);
+    loop {
+        if is_live {
+            live_seq += 1;
+            publish(&mut shard, live, live_seq..=live_seq);
+        }
+        let before = given.borrow().seqs.len();
+        let has_worked = shard.turn();
+        let given = given.borrow();
+        // The ring of 4 KiB has the last ones.
+        if given.seqs.last().is_some_and(|last| *last > 2_900) {
+            assert!(given.gaps.is_empty());
+            return most_bytes;
+        }
+        let bytes = given.seqs[before..].iter().map(|seq| chunk(*seq).1.len()).sum();
+        most_bytes = most_bytes.max(bytes);
+        drop(given);
+        if !is_live && !has_worked {
+            shard.park(None);
+        }
+    }
+}
+
+#[test]
+fn a_turn_gives_few_old_chunks_while_new_ones_are_published() {
+    let live_bytes = limits::JOURNAL_GIVEN_BYTES_LIVE as usize + CHUNK_BYTES_MAX;
+    for choice in CHOICES {
+        let beside_live = most_bytes_of_a_turn(choice, true);
+        assert!((1..=live_bytes).contains(&beside_live), "{beside_live} bytes");
+        let alone = most_bytes_of_a_turn(choice, false);
+        let all_bytes = limits::JOURNAL_GIVEN_BYTES_MAX as usize + CHUNK_BYTES_MAX;
+        assert!((live_bytes + 1..=all_bytes).contains(&alone), "{alone} bytes");
     }
 }
 
@@ -315,7 +364,7 @@ fn a_tool_that_syncs_after_a_chunk_that_is_not_kept_is_told_so() {
     }
     for _ in 0..50 {
         shard.turn();
-        std::thread::sleep(Duration::from_millis(1)); // The disk comes to rest.
+        thread::sleep(Duration::from_millis(1)); // The disk comes to rest.
     }
     fill(&mut shard);
     let missed = shard.journal().unwrap().counters.missed_chunks;

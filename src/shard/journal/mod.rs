@@ -4,13 +4,14 @@
 //! way between the two: `files.rs` turns wishes into operations on files, `open.rs` opens a journal
 //! while nothing else runs. `keeping.rs` is the shard's side: what is kept, and when. `late.rs`
 //! is for executions that wait for the disk. `fetch.rs` gives old chunks with the reads of
-//! `reads.rs`, and `lost.rs` tells of those that cannot be given. `recall.rs` brings old executions
+//! `reads.rs` and the runs of `held.rs`, and `lost.rs` tells of those that cannot be given. `recall.rs` brings old executions
 //! back, and `details.rs` is what their records say.
 
 mod config;
 mod details;
 mod fetch;
 mod files;
+mod held;
 mod keeping;
 #[cfg(all(test, not(loom)))]
 mod keeping_tests;

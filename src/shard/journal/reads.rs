@@ -7,6 +7,7 @@ use std::io;
 
 use smallvec::SmallVec;
 
+use super::held::HeldRuns;
 use crate::base::{Instant, PageBuffer, SubscriberId};
 use crate::journal::format::Lsn;
 use crate::journal::index::RunRow;
@@ -29,11 +30,10 @@ pub(super) struct Reads {
     pub(super) soon: VecDeque<u64>,
     /// True if some of these may have arrived.
     pub(super) may_have_arrived: bool,
-    /// Runs that were read and not given yet.
-    pub(super) ready: VecDeque<Ready>,
-    /// The runs that were given last, the newest at the end. No page is written twice, so each
-    /// stays what it is.
-    pub(super) recent: VecDeque<(Lsn, PageBuffer)>,
+    /// The runs in memory.
+    pub(super) runs: HeldRuns,
+    /// Questions whose run was read.
+    pub(super) ready: VecDeque<u64>,
     /// Buffers for the next runs.
     pub(super) spare: Vec<PageBuffer>,
     /// The places that subscribers have reached on the disk, by the index of a subscriber.
@@ -55,8 +55,8 @@ struct Reached {
     totals: Option<KindTotals>,
     /// The place within its run, if that was given in part.
     within: Option<Within>,
-    /// Runs of a sealed segment that follow, from the page of the index that was read last.
-    behind: (u64, VecDeque<RunRow>),
+    /// The next runs of a sealed segment, from the page of its index that was read last.
+    known: (u64, VecDeque<RunRow>),
 }
 
 /// A place within a run. Everything before it in the run is intact.
@@ -70,23 +70,6 @@ pub(super) struct Within {
     pub(super) total_bytes: u64,
 }
 
-/// A run that was read.
-pub(super) struct Ready {
-    pub(super) name: u64,
-    pub(super) lsn: Lsn,
-    pub(super) read: RunRead,
-    pub(super) buffer: PageBuffer,
-}
-
-/// The result of the read of a run.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum RunRead {
-    Whole,
-    /// Its segment is gone.
-    Removed,
-    Failed,
-}
-
 impl Default for Reads {
     /// No reads. There is memory for all that may be under way.
     fn default() -> Reads {
@@ -96,8 +79,8 @@ impl Default for Reads {
             waiting: VecDeque::with_capacity(reads),
             soon: VecDeque::with_capacity(reads),
             may_have_arrived: false,
+            runs: HeldRuns::default(),
             ready: VecDeque::with_capacity(reads),
-            recent: VecDeque::with_capacity(limits::JOURNAL_RECENT_RUNS),
             spare: Vec::with_capacity(reads),
             reached: Vec::new(),
             left_bytes: 0,
@@ -148,14 +131,14 @@ impl Reads {
         (reached.seq, reached.totals, reached.within) = (seq, totals, within);
     }
 
-    /// Notes the runs of a segment that follow the one that a subscriber is given next.
-    pub(super) fn note_behind(
+    /// Notes the runs of a segment that a subscriber is given next.
+    pub(super) fn note_runs(
         &mut self,
         subscriber: SubscriberId,
         segment_number: u64,
         rows: Vec<RunRow>,
     ) {
-        self.reached_mut(subscriber).behind = (segment_number, rows.into());
+        self.reached_mut(subscriber).known = (segment_number, rows.into());
     }
 
     fn reached_mut(&mut self, subscriber: SubscriberId) -> &mut Reached {
@@ -165,8 +148,8 @@ impl Reads {
         }
         let place = &mut self.reached[index];
         if place.as_ref().is_none_or(|reached| reached.subscriber != subscriber) {
-            let behind = (0, VecDeque::new());
-            let none = Reached { subscriber, seq: 0, totals: None, within: None, behind };
+            let known = (0, VecDeque::new());
+            let none = Reached { subscriber, seq: 0, totals: None, within: None, known };
             *place = Some(Box::new(none));
         }
         place.as_mut().expect("it was just made")
@@ -190,7 +173,7 @@ impl Reads {
     /// The segment and the run that have `seq`, if the subscriber has learned of it.
     pub(super) fn run_of(&mut self, subscriber: SubscriberId, seq: u64) -> Option<(u64, RunRow)> {
         let reached = self.reached.get_mut(subscriber.0.index as usize)?.as_deref_mut()?;
-        let (segment_number, rows) = &mut reached.behind;
+        let (segment_number, rows) = &mut reached.known;
         if reached.subscriber != subscriber {
             return None;
         }
@@ -201,20 +184,10 @@ impl Reads {
         Some((*segment_number, *row))
     }
 
-    /// Takes a run out that was read lately.
-    pub(super) fn take_recent(&mut self, lsn: Lsn) -> Option<PageBuffer> {
-        let at = self.recent.iter().position(|(other, _)| *other == lsn)?;
-        self.recent.remove(at).map(|(_, buffer)| buffer)
-    }
-
-    /// Remembers a run that was read. The one that was used longest ago makes room.
-    pub(super) fn remember(&mut self, lsn: Lsn, buffer: PageBuffer) {
-        if self.recent.len() == limits::JOURNAL_RECENT_RUNS
-            && let Some((_, oldest)) = self.recent.pop_front()
-        {
-            self.give_back(oldest);
-        }
-        self.recent.push_back((lsn, buffer));
+    /// True if the subscriber has reached `seq`.
+    pub(super) fn is_past(&self, subscriber: SubscriberId, seq: u64) -> bool {
+        let reached = self.reached.get(subscriber.0.index as usize).and_then(Option::as_deref);
+        reached.is_some_and(|reached| reached.subscriber == subscriber && reached.seq >= seq)
     }
 
     /// Takes a buffer back. One for a chunk of unusual length is not kept.
