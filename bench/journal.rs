@@ -6,12 +6,17 @@
 
 use std::cell::Cell;
 use std::ffi::OsString;
-use std::path::Path;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
 use streamdoor::base::{ExecutionId, Instant, SubscriberId};
 use streamdoor::engine::SubscribeSpec;
+use streamdoor::journal::format::Lsn;
+use streamdoor::journal::look::{self, Look, ReadFiles};
 use streamdoor::memory::RingPoolConfig;
 use streamdoor::shard::{Delivery, ExecuteOptions, JournalConfig, Shard, ShardConfig};
 use streamdoor::stream::{Durability, Kind, Policy};
@@ -37,8 +42,8 @@ Usage: bench journal [options]
                       alone           live only: nobody replays anything
                       floor           publish: one write of whole pages past the page cache that
                                       returns when it is durable, into a file of zeros; sustained:
-                                      writes in a row with a sync every 16 MiB; replay: reads of
-                                      64 KiB with a checksum; not for recovery
+                                      writes in a row with a sync every 16 MiB; replay and verify:
+                                      reads of 64 KiB with a checksum; not for the others
                       floor-buffered  publish only: the write through the page cache, and a sync
                       Other programs: bench/peers
   --mode sustained    publish without waiting for the disk, for the promise `written`, with few
@@ -51,8 +56,10 @@ Usage: bench journal [options]
   --mode first        subscribe from the beginning, until the first message is there; the disk's
                       bytes are in the page cache
   --mode recovery     open a journal whose last segment is half full, as often as there is time
-  --mib N             replay, live, first, recovery: MiB of messages in the journal (256; recovery
-                      1024)
+  --mode verify       check every checksum of a journal that nobody has open, as often as there is
+                      time; the disk's bytes are in the page cache
+  --mib N             replay, live, first, recovery, verify: MiB of messages in the journal (256;
+                      recovery 1024)
 ";
 
 /// Maximum number of bytes that are on their way to the kernel in the mode `sustained`.
@@ -99,7 +106,8 @@ fn measure(load: &Load, folder: &Path) -> Result<Found, Failure> {
         "live" => live(load, folder).map_err(Failure::Failed),
         "many" => many(load, folder).map_err(Failure::Failed),
         "first" => first(load, folder).map_err(Failure::Failed),
-        _ => recovery(load, folder).map_err(Failure::Failed),
+        "recovery" => recovery(load, folder).map_err(Failure::Failed),
+        _ => verify(load, folder).map_err(Failure::Failed),
     }
 }
 
@@ -448,4 +456,52 @@ fn recovery(load: &Load, folder: &Path) -> Result<Found, String> {
         }
     }
     Ok(Found::times(&samples_ns, start_ns, before))
+}
+
+/// The segments of a journal, for [`verify`].
+struct Segments {
+    directory: PathBuf,
+    open: Option<(u64, File)>,
+}
+
+impl ReadFiles for Segments {
+    fn segments(&mut self) -> io::Result<Vec<(u64, u64)>> {
+        let mut segments = Vec::new();
+        for entry in std::fs::read_dir(&self.directory)? {
+            let entry = entry?;
+            let name = entry.file_name().into_string().unwrap_or_default();
+            let number = name.strip_suffix(".seg").and_then(|digits| digits.parse().ok());
+            segments.extend(number.zip(entry.metadata().ok().map(|metadata| metadata.len())));
+        }
+        Ok(segments)
+    }
+
+    fn read(&mut self, lsn: Lsn, buffer: &mut [u8]) -> io::Result<usize> {
+        let number = lsn.segment_number();
+        let file = match &mut self.open {
+            Some((open, file)) if *open == number => file,
+            other => {
+                let path = self.directory.join(format!("{number:012}.seg"));
+                &mut other.insert((number, File::open(path)?)).1
+            }
+        };
+        file.read_at(buffer, lsn.offset_bytes().into())
+    }
+}
+
+fn verify(load: &Load, folder: &Path) -> Result<Found, String> {
+    drop(Log::fill(load, folder, load.messages())?);
+    let directory = folder.join("shard-00");
+    let (before, start_ns) = (preemption_count(), now_ns());
+    let mut checked = 0;
+    while now_ns() - start_ns < load.plan.duration.as_nanos() as u64 {
+        let files = Segments { directory: directory.clone(), open: None };
+        let mut look = Look::open(files).map_err(|error| error.to_string())?;
+        let sums = look::verify(&mut look, &mut |_| {}).map_err(|error| error.to_string())?;
+        if (sums.faults, sums.chunks) != (0, load.messages()) {
+            return Err(format!("{} faults, and {} messages", sums.faults, sums.chunks));
+        }
+        checked += sums.chunks;
+    }
+    Ok(Found::rate(checked, 0, start_ns, before))
 }

@@ -20,8 +20,8 @@ use super::source::payload;
 use super::{BATCH_CHUNKS, Failure, files, print};
 
 /// The modes. Peers have only the first.
-pub const MODES: [&str; 7] =
-    ["publish", "sustained", "replay", "live", "many", "first", "recovery"];
+pub const MODES: [&str; 8] =
+    ["publish", "sustained", "replay", "live", "many", "first", "recovery", "verify"];
 const MEBIBYTES_MAX: u64 = 64 << 10;
 /// The first two numbers of `statfs` for file systems that are no disk: tmpfs and ramfs.
 const MEMORY_FILE_SYSTEMS: [i64; 2] = [0x0102_1994, 0x8584_58f6];

@@ -35,7 +35,7 @@ pub fn measure(load: &Load, folder: &Path) -> Result<Found, Failure> {
             publish(load, &mut log)
         }
         ("sustained", "floor") => sustained(load, &path).map_err(failed),
-        ("replay", "floor") => replay(load, &path).map_err(failed),
+        ("replay" | "verify", "floor") => replay(load, &path).map_err(failed),
         (mode, name) => Err(Failure::Usage(format!("--impl {name}: not for --mode {mode}"))),
     }
 }
