@@ -19,7 +19,11 @@ struct MetricSample {
 }
 
 impl Metrics {
-    pub(super) fn parse(text: &[u8]) -> Result<Metrics, ClientError> {
+    /// Parses the text of `/metrics`.
+    ///
+    /// # Errors
+    /// [`ClientError::Protocol`] if a line is not a sample.
+    pub fn parse(text: &[u8]) -> Result<Metrics, ClientError> {
         let text = std::str::from_utf8(text)
             .map_err(|_| ClientError::protocol("the metrics are not UTF-8"))?;
         let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));

@@ -584,6 +584,9 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
         counters.merge(&self.counters);
         self.guests.add_counters(&mut counters);
         counters.ring_bytes_released = self.rings.usage().released_bytes_total;
+        if let Some(keeping) = &self.keeping {
+            keeping.add_counters(&mut counters);
+        }
         counters
     }
 

@@ -202,6 +202,26 @@ counters! {
     ring_growths_refused,
     /// Bytes of rings returned to the kernel.
     ring_bytes_released,
+    /// Chunks that the journal has taken.
+    journal_chunks_kept,
+    /// Payload bytes that the journal has taken.
+    journal_bytes_kept,
+    /// Chunks that the journal could not take. Late readers are told of them as a gap.
+    journal_chunks_missed,
+    /// Writes of the journal.
+    journal_writes,
+    /// Bytes that the journal has written.
+    journal_bytes_written,
+    /// Syncs of the journal, also those of a write.
+    journal_syncs,
+    /// Segments that the journal has begun.
+    journal_segments_begun,
+    /// Segments that the journal has removed.
+    journal_segments_removed,
+    /// Segments that could not be made or removed.
+    journal_segments_failed,
+    /// Places that a scrub has found damaged.
+    journal_places_corrupt,
 }
 
 impl Counters {

@@ -196,7 +196,7 @@ impl Frame<'_> {
         let queued = now.count(|state| state == ExecutionState::Queued);
         let draining = now.count(|state| state == ExecutionState::Draining);
         let (connections, allowed) = (total("connections"), total("connections_allowed"));
-        vec![
+        let mut summary = vec![
             head,
             format!(
                 "executions   {running} running, {queued} queued, {draining} draining, {} ended; \
@@ -235,7 +235,18 @@ impl Frame<'_> {
                 bytes(total("rings_committed_bytes")),
                 bytes(total("rings_allowed_bytes")),
             ),
-        ]
+        ];
+        if total("journal_writes_total").is_some_and(|writes| writes > 0.0) {
+            summary.push(format!(
+                "journal      {} chunks/s, {}/s to disk, {} syncs/s; {} chunks not kept since the \
+                 start",
+                count(per_s("journal_chunks_kept_total")),
+                bytes(per_s("journal_written_bytes_total")),
+                count(per_s("journal_syncs_total")),
+                count(total("journal_chunks_missed_total")),
+            ));
+        }
+        summary
     }
 
     /// Returns the worst state of all shards, and the reading that decided it.

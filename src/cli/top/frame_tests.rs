@@ -2,7 +2,7 @@
 
 use streamdoor::api::Links;
 use streamdoor::base::Instant;
-use streamdoor::client::{ProgressOf, SubscriberStatus};
+use streamdoor::client::{Metrics, ProgressOf, SubscriberStatus};
 use streamdoor::engine::SubscriberPlace;
 use streamdoor::stream::{LagLimit, Outcome, Policy};
 
@@ -121,6 +121,31 @@ fn rates_are_measured_between_two_looks() {
     let shown = lines(Some(&now), &before, 1_000, None);
     let row = shown.iter().find(|line| line.starts_with("00000")).unwrap();
     assert!(row.split_whitespace().any(|cell| cell == "-"), "{row}");
+}
+
+#[test]
+fn a_journal_has_a_line_once_it_has_written_something() {
+    let at = |at_s: u64, chunks: u64| {
+        let text = format!(
+            "streamdoor_journal_writes_total{{shard=\"0\"}} {}\n\
+             streamdoor_journal_chunks_kept_total{{shard=\"0\"}} {chunks}\n\
+             streamdoor_journal_written_bytes_total{{shard=\"0\"}} {}\n\
+             streamdoor_journal_syncs_total{{shard=\"0\"}} {}\n\
+             streamdoor_journal_chunks_missed_total{{shard=\"0\"}} 7\n",
+            chunks / 10,
+            2_048 * chunks,
+            chunks / 100,
+        );
+        TopSample { metrics: Metrics::parse(text.as_bytes()).unwrap(), ..sample(at_s, 1) }
+    };
+    let shown = |before: &TopSample, now: &TopSample| {
+        let lines = lines(Some(before), now, 1_000, None);
+        lines.into_iter().find(|line| line.starts_with("journal"))
+    };
+    let line = "journal      200 chunks/s, 400 KiB/s to disk, 2 syncs/s; 7 chunks not kept since \
+                the start";
+    assert_eq!(shown(&at(10, 100), &at(12, 500)).as_deref(), Some(line));
+    assert_eq!(shown(&at(10, 0), &at(12, 0)), None);
 }
 
 #[test]

@@ -51,6 +51,8 @@ without TERM, the state is printed once.
   published, delivered   chunks of tools, and those handed to subscribers: each subscriber counts
   missed                 chunks that subscribers did not receive; they were told so
   held back              the times a tool had to wait for a `block` subscriber
+  journal                the chunks that go to the disk, and those that it could not take; absent
+                         from a server that keeps nothing
   latency                from a chunk's publication until the server has handed it on; only chunks
                          between two updates, estimated from the buckets of the server's metrics
   stalls                 turns of the server's loops that took too long and made everything wait;

@@ -41,7 +41,7 @@ use crate::shard::outlet::Outlet;
 use crate::shard::{Shard, ShardConfig};
 use crate::stream::{Durability, Kind};
 use crate::tool::{SyncError, SyncWish};
-use crate::trace::Duty;
+use crate::trace::{self, Duty};
 
 /// The journal of a shard, and what waits for its disk.
 pub(crate) struct Keeping {
@@ -342,6 +342,22 @@ impl Keeping {
             counters: *self.journal.counters(),
             scrubbed: self.scrub.as_ref().map(Scrub::scrubbed).unwrap_or_default(),
         }
+    }
+
+    /// Adds the counters of the journal to those of its shard.
+    pub fn add_counters(&self, to: &mut trace::Counters) {
+        let counters = self.journal.counters();
+        let scrubbed = self.scrub.as_ref().map(Scrub::scrubbed).unwrap_or_default();
+        to.journal_chunks_kept += counters.chunks;
+        to.journal_bytes_kept += counters.bytes;
+        to.journal_chunks_missed += counters.missed_chunks;
+        to.journal_writes += counters.blocks;
+        to.journal_bytes_written += counters.block_bytes;
+        to.journal_syncs += counters.syncs;
+        to.journal_segments_begun += counters.segments;
+        to.journal_segments_removed += counters.removed_segments;
+        to.journal_segments_failed += counters.failures;
+        to.journal_places_corrupt += scrubbed.corrupt_places;
     }
 
     /// The time of the next thing to do for the disk.

@@ -161,6 +161,12 @@ fn who_comes_late_is_given_everything_from_the_disk_and_then_from_the_ring() {
             assert!(filtered.borrow().seqs.iter().copied().eq(wanted), "{policy}");
             assert_eq!(filtered.borrow().end.as_ref().unwrap().0.missed, Totals::ZERO);
             assert_eq!(shard.journal().unwrap().counters.missed_chunks, 0);
+            let counters = shard.counters();
+            assert_eq!((counters.journal_chunks_kept, counters.journal_chunks_missed), (3_010, 0));
+            let payload_bytes = counters.journal_bytes_kept;
+            assert_eq!(payload_bytes, counters.bytes_published);
+            assert!(counters.journal_bytes_written > payload_bytes);
+            assert!(counters.journal_writes > 0 && counters.journal_syncs > 0);
         }
     }
 }

@@ -4,8 +4,8 @@
 //! way between the two: `files.rs` turns wishes into operations on files, `open.rs` opens a journal
 //! while nothing else runs. `keeping.rs` is the shard's side: what is kept, and when. `late.rs`
 //! is for executions that wait for the disk. `fetch.rs` gives old chunks with the reads of
-//! `reads.rs` and the runs of `held.rs`, and `lost.rs` tells of those that cannot be given. `recall.rs` brings old executions
-//! back, and `details.rs` is what their records say.
+//! `reads.rs` and the runs of `held.rs`, and `lost.rs` tells of those that cannot be given.
+//! `recall.rs` brings old executions back, and `details.rs` is what their records say.
 
 mod config;
 mod details;
