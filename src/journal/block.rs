@@ -352,10 +352,15 @@ impl<'a> Run<'a> {
         self.bytes.len() - self.header.head_bytes() as usize - chunks.bytes.len()
     }
 
+    /// The position before the first chunk of the run.
+    pub fn position_before(&self) -> Position {
+        let all = Totals { chunks: self.header.first_seq - 1, bytes: self.header.bytes_before };
+        Position { execution: self.header.execution, totals: self.before, all }
+    }
+
     /// The position behind the run, if all of its chunks are intact.
     pub fn position_after(&self) -> Option<Position> {
-        let all = Totals { chunks: self.header.first_seq - 1, bytes: self.header.bytes_before };
-        let mut position = Position { execution: self.header.execution, totals: self.before, all };
+        let mut position = self.position_before();
         match self.header.kind {
             RunKind::Chunks => {
                 for chunk in self.chunks() {

@@ -113,7 +113,7 @@ impl<F: ReadFiles> Walker<'_, F> {
             }
             let next = match header {
                 Ok(header) => {
-                    let bytes = self.window.at(self.files, at)?;
+                    let bytes = self.window.at(self.files, at, header.bytes)?;
                     let journal = self.scope.journal;
                     let bytes = &bytes[..header.bytes as usize];
                     take(Piece::Block { journal, header, bytes });
@@ -132,16 +132,21 @@ impl<F: ReadFiles> Walker<'_, F> {
         Lsn::new(self.scope.segment.number, at)
     }
 
-    /// The header of the block at an offset, and true if all of the block is sound.
+    /// The header of the block at an offset, and true if all of the block is sound. The runs of a
+    /// sealed segment do not matter for that: none of them was written after it was sealed.
     fn judge(&mut self, at: u32) -> io::Result<(Result<BlockHeader, Damage>, bool)> {
-        let lsn = self.lsn(at);
-        let bytes = self.window.at(self.files, at)?;
-        let header = BlockHeader::decode(self.scope.journal, lsn, bytes);
-        let header = header.and_then(|header| {
-            let is_there = header.bytes as usize <= bytes.len();
-            is_there.then_some(header).ok_or(Damage::Short)
-        });
-        Ok((header, header.is_ok_and(|header| is_whole(self.scope.journal, &header, bytes))))
+        let (journal, lsn) = (self.scope.journal, self.lsn(at));
+        let head = self.window.at(self.files, at, BLOCK_HEADER_BYTES)?;
+        let header = match BlockHeader::decode(journal, lsn, head) {
+            Ok(header) => header,
+            Err(damage) => return Ok((Err(damage), false)),
+        };
+        let bytes = self.window.at(self.files, at, header.bytes)?;
+        if header.bytes as usize > bytes.len() {
+            return Ok((Err(Damage::Short), false));
+        }
+        let is_sealed = self.scope.sealed_end.is_some();
+        Ok((Ok(header), is_sealed || is_whole(journal, &header, bytes)))
     }
 
     /// True if the segment before this first block does not end where the block says.
@@ -155,7 +160,7 @@ impl<F: ReadFiles> Walker<'_, F> {
     /// True if no block begins at an offset: the index does, or the next segment says so.
     fn ends_at(&mut self, at: u32) -> io::Result<bool> {
         let lsn = self.lsn(at);
-        let is_index = is_page(lsn, self.window.at(self.files, at)?);
+        let is_index = is_page(lsn, self.window.at(self.files, at, JOURNAL_PAGE_BYTES)?);
         Ok(is_index || self.known_end()?.is_some_and(|end_bytes| at >= end_bytes))
     }
 
@@ -193,7 +198,7 @@ impl<F: ReadFiles> Walker<'_, F> {
         let mut at = from;
         while at < segment.bytes() {
             let lsn = Lsn::new(segment.number, at);
-            let bytes = window.at(self.files, at)?;
+            let bytes = window.at(self.files, at, BLOCK_HEADER_BYTES)?;
             if let Ok(header) = BlockHeader::decode(self.scope.journal, lsn, bytes) {
                 self.synced = self.synced.max(header.synced);
             }
@@ -212,7 +217,7 @@ impl<F: ReadFiles> Walker<'_, F> {
         take: &mut dyn FnMut(Piece<'_>),
     ) -> io::Result<Option<u32>> {
         let lsn = self.lsn(at);
-        let bytes = self.window.at(self.files, at)?;
+        let bytes = self.window.at(self.files, at, JOURNAL_BLOCK_BYTES_MAX)?;
         let first = lsn.after(BLOCK_HEADER_BYTES);
         let journal = self.scope.journal;
         if Run::decode(journal, first, bytes.get(BLOCK_HEADER_BYTES as usize..).unwrap_or(&[]))
@@ -254,7 +259,7 @@ impl<F: ReadFiles> Walker<'_, F> {
         let mut at = from;
         while at < until {
             let lsn = self.lsn(at);
-            let bytes = self.window.at(self.files, at)?;
+            let bytes = self.window.at(self.files, at, JOURNAL_PAGE_BYTES)?;
             if BlockHeader::decode(self.scope.journal, lsn, bytes).is_ok() {
                 return Ok(Some(at));
             }
@@ -270,7 +275,7 @@ impl<F: ReadFiles> Walker<'_, F> {
     fn used_bytes(&mut self, from: u32) -> io::Result<u64> {
         let (mut last, mut at) = (from, from);
         while at < self.scope.segment.bytes() {
-            let bytes = self.window.at(self.files, at)?;
+            let bytes = self.window.at(self.files, at, JOURNAL_PAGE_BYTES)?;
             let page = &bytes[..bytes.len().min(JOURNAL_PAGE_BYTES as usize)];
             at += JOURNAL_PAGE_BYTES;
             if page.iter().any(|byte| *byte != 0) {
@@ -289,8 +294,8 @@ struct Window {
     segment_bytes: u32,
 }
 
-/// Size of the window: two of the longest blocks.
-const WINDOW_BYTES: u32 = 2 * JOURNAL_BLOCK_BYTES_MAX;
+/// Size of the window: the longest block.
+const WINDOW_BYTES: u32 = JOURNAL_BLOCK_BYTES_MAX;
 
 impl Window {
     fn new(segment: &Segment) -> Window {
@@ -303,11 +308,11 @@ impl Window {
         self.bytes.clear();
     }
 
-    /// The bytes from an offset on: a whole block, if the segment has that many.
-    fn at(&mut self, files: &mut impl ReadFiles, at: u32) -> io::Result<&[u8]> {
+    /// The bytes from an offset on: at least so many, if the segment has them.
+    fn at(&mut self, files: &mut impl ReadFiles, at: u32, bytes: u32) -> io::Result<&[u8]> {
         let left = self.segment_bytes.saturating_sub(at);
         let until = self.from_bytes + self.bytes.len() as u32;
-        if at < self.from_bytes || at + JOURNAL_BLOCK_BYTES_MAX.min(left) > until {
+        if at < self.from_bytes || at + bytes.min(left) > until {
             self.bytes.resize(WINDOW_BYTES.min(left) as usize, 0);
             self.from_bytes = at;
             let lsn = Lsn::new(self.segment_number, at);

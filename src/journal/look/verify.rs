@@ -311,7 +311,7 @@ impl Check<'_> {
         let at = run.lsn.offset_bytes();
         self.sums.runs += 1;
         self.order(run);
-        match header.kind {
+        let after = match header.kind {
             RunKind::Chunks => self.chunks(run, bytes),
             kind => {
                 let record = run.body().and_then(|body| match kind {
@@ -328,7 +328,13 @@ impl Check<'_> {
                     Err(damage) => self.fault(at, Wrong::Record(kind, damage)),
                 }
                 self.seen.records.insert(at, (header.execution, kind, header.bytes));
+                run.position_after()
             }
+        };
+        match after {
+            _ if header.kind == RunKind::Deleted => {} // It begins at no chunk.
+            Some(position) => drop(self.positions.insert(header.execution, position)),
+            None => drop(self.positions.remove(&header.execution)),
         }
         if matches!(header.kind, RunKind::Chunks | RunKind::Hole) {
             self.seen.rows.push(RunRow {
@@ -359,20 +365,19 @@ impl Check<'_> {
                 self.fault(at, Wrong::Totals { execution });
             }
         }
-        match run.position_after() {
-            Some(position) => self.positions.insert(execution, position),
-            None => self.positions.remove(&execution),
-        };
     }
 
-    fn chunks(&mut self, run: &Run<'_>, bytes: &[u8]) {
+    /// Checks the chunks of a run. Returns the position behind it, if all of them are intact.
+    fn chunks(&mut self, run: &Run<'_>, bytes: &[u8]) -> Option<Position> {
         let (execution, lsn) = (run.header.execution, run.lsn);
         let mut at = run.header.head_bytes() as usize;
         let mut is_known = true; // Behind a damaged chunk, no place is.
+        let mut position = run.position_before();
         for chunk in run.chunks() {
             match chunk {
                 Ok(chunk) => {
                     self.sums.chunks += 1;
+                    position.pass(&chunk.entry);
                     if is_known {
                         let length = chunk.entry.length;
                         let used = at + (CHUNK_ENTRY_BYTES + length) as usize;
@@ -393,6 +398,7 @@ impl Check<'_> {
         if is_known && bytes.get(at..).is_some_and(|rest| !rest.is_empty()) {
             self.fault(lsn.offset_bytes() + at as u32, Wrong::Padding);
         }
+        is_known.then_some(position)
     }
 
     /// Checks that bytes of a run are zero.
