@@ -431,6 +431,13 @@ impl Engine {
         is_held.then(|| log.kind_totals_before(seq))
     }
 
+    /// Totals of the chunks of a local subscriber's kinds before its next one, which the ring holds
+    /// no longer; `None` if it is not known, because the subscriber began there.
+    pub fn seen_before_fetch(&self, subscriber: SubscriberId) -> Option<Totals> {
+        let cursor = self.registry.local(subscriber)?.cursor;
+        (cursor.is_away() && !cursor.is_claimed()).then_some(cursor.seen)
+    }
+
     /// True if an execution of this id exists.
     pub fn is_known(&self, id: ExecutionId) -> bool {
         self.registry.find(id).is_some()

@@ -463,7 +463,8 @@ impl Local {
         let Range { start: from_seq, end: until_seq } = seqs;
         assert!(self.cursor.is_away());
         assert!(from_seq == self.cursor.next_seq); // P1: nothing has moved it meanwhile.
-        assert!(from_seq < until_seq && until_seq <= asked_until_seq); // It was asked for.
+        // It was asked for, or the ring holds it no longer.
+        assert!(from_seq < until_seq && until_seq <= asked_until_seq.max(log.tail_seq()));
         let (Fetched::Given { totals, .. } | Fetched::Lost { totals, .. }) = result;
         self.cursor.pass(until_seq, totals);
         if until_seq >= log.tail_seq() {

@@ -6,12 +6,12 @@
 //! begins within a hole if it had its first chunks from the ring.
 
 use super::fetch::{Fetching, Goal, answer, look};
-use crate::engine::Fetched;
+use crate::engine::{Fetched, Log};
 use crate::journal::block::Run;
 use crate::journal::format::RunKind;
 use crate::reactor::Reactor;
-use crate::shard::Shard;
 use crate::shard::outlet::Outlet;
+use crate::shard::{Call, Shard};
 use crate::stream::{GapReason, KindTotals, Totals};
 
 /// A stretch that cannot be given.
@@ -19,7 +19,7 @@ use crate::stream::{GapReason, KindTotals, Totals};
 pub(super) struct Loss {
     pub(super) reason: GapReason,
     pub(super) until_seq: u64,
-    /// The totals of all chunks before the stretch, if they are known.
+    /// The totals of all chunks before the stretch, if the disk has told them.
     pub(super) before: Option<KindTotals>,
     /// A chunk behind the stretch. The totals before it are looked for.
     pub(super) behind_seq: u64,
@@ -71,7 +71,10 @@ pub(super) fn lose<R: Reactor + 'static, O: Outlet<R>>(
         loss.before = Some(KindTotals::default());
     }
     loss.before = loss.before.or_else(|| keeping.reads.totals_at(subscriber, from_seq));
-    if loss.before.is_some() {
+    let came_from_ring = !keeping.reads.is_at(subscriber, from_seq);
+    if loss.before.is_some()
+        || came_from_ring && shard.engine.seen_before_fetch(subscriber).is_some()
+    {
         look_behind(shard, name, loss);
     } else {
         keeping.fetching(name).goal = Goal::Before(loss);
@@ -107,11 +110,15 @@ pub(super) fn answer_lost<R: Reactor + 'static, O: Outlet<R>>(
     let kinds = shard.sinks[subscriber.0.index as usize].kinds;
     let &Loss { reason, until_seq, before, between, .. } = loss;
     let after = behind.and_then(|behind| behind.checked_sub(&between));
+    // One that comes from the ring was told of everything before.
+    let came_from_ring = !keeping.reads.is_at(subscriber, from_seq);
+    let told = shard.engine.seen_before_fetch(subscriber).filter(|_| came_from_ring);
     keeping.reads.note(subscriber, until_seq, after, None);
     let chunks = until_seq - from_seq;
-    let lost = after.zip(before).and_then(|(after, before)| after.checked_sub(&before));
+    let before = before.map(|before| before.of(kinds)).or(told);
+    let lost = after.zip(before).and_then(|(after, before)| after.of(kinds).checked_sub(before));
     // All of them come from files. No more chunks can be lost than there are.
-    let totals = lost.map(|lost| lost.of(kinds)).filter(|totals| totals.chunks <= chunks);
+    let totals = lost.filter(|totals| totals.chunks <= chunks);
     let totals = totals.unwrap_or(Totals { chunks, bytes: 0 });
     answer(shard, name, until_seq, Fetched::Lost { reason, totals });
 }
@@ -144,9 +151,12 @@ pub(super) fn lose_hole<R: Reactor + 'static, O: Outlet<R>>(
     run: &Run<'_>,
 ) {
     let Some(keeping) = shard.keeping.as_deref_mut() else { return };
-    let &mut Fetching { from_seq, until_seq, .. } = keeping.fetching(name);
+    let &mut Fetching { subscriber, execution, from_seq, until_seq, .. } = keeping.fetching(name);
     let hole_until_seq = run.header.first_seq + u64::from(run.header.count);
-    let until_seq = until_seq.min(hole_until_seq);
+    // The ring may have moved on. It knows the totals before the chunks that it holds.
+    let is_elsewhere = matches!(shard.sinks[subscriber.0.index as usize].call, Call::Refill(_));
+    let tail_seq = shard.engine.log(execution).map(Log::tail_seq).filter(|_| !is_elsewhere);
+    let until_seq = until_seq.max(tail_seq.unwrap_or(0)).min(hole_until_seq);
     let before = totals_before(run, from_seq);
     let (behind_seq, between) = (until_seq, KindTotals::default());
     let loss = Loss { reason: GapReason::Unwritten, until_seq, before, behind_seq, between };

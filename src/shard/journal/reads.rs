@@ -160,6 +160,11 @@ impl Reads {
         ((reached.subscriber, reached.seq) == (subscriber, seq)).then_some(reached)
     }
 
+    /// True if the subscriber was last given or told of the chunk before `seq`.
+    pub(super) fn is_at(&self, subscriber: SubscriberId, seq: u64) -> bool {
+        self.reached_at(subscriber, seq).is_some()
+    }
+
     /// The totals of all chunks before `seq`, if the subscriber has reached it.
     pub(super) fn totals_at(&self, subscriber: SubscriberId, seq: u64) -> Option<KindTotals> {
         self.reached_at(subscriber, seq)?.totals
