@@ -6,6 +6,7 @@
 //! begins within a hole if it had its first chunks from the ring.
 
 use super::fetch::{Fetching, Goal, answer, look};
+use crate::base::SubscriberId;
 use crate::engine::{Fetched, Log};
 use crate::journal::block::Run;
 use crate::journal::format::RunKind;
@@ -71,15 +72,24 @@ pub(super) fn lose<R: Reactor + 'static, O: Outlet<R>>(
         loss.before = Some(KindTotals::default());
     }
     loss.before = loss.before.or_else(|| keeping.reads.totals_at(subscriber, from_seq));
-    let came_from_ring = !keeping.reads.is_at(subscriber, from_seq);
-    if loss.before.is_some()
-        || came_from_ring && shard.engine.seen_before_fetch(subscriber).is_some()
-    {
+    if loss.before.is_some() || told_before(shard, subscriber, from_seq).is_some() {
         look_behind(shard, name, loss);
-    } else {
+    } else if let Some(keeping) = shard.keeping.as_deref_mut() {
         keeping.fetching(name).goal = Goal::Before(loss);
         look(shard, name);
     }
+}
+
+/// Totals of the chunks of a subscriber's kinds before `from_seq`, if it comes from the ring. Then
+/// it was told of all of them.
+fn told_before<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &Shard<R, O>,
+    subscriber: SubscriberId,
+    from_seq: u64,
+) -> Option<Totals> {
+    let reads = &shard.keeping.as_deref()?.reads;
+    let comes_from_ring = !reads.is_at(subscriber, from_seq);
+    shard.engine.seen_before_fetch(subscriber).filter(|_| comes_from_ring)
 }
 
 /// Finds out the totals behind a stretch that cannot be given. The engine knows them as far as the
@@ -107,13 +117,13 @@ pub(super) fn answer_lost<R: Reactor + 'static, O: Outlet<R>>(
 ) {
     let Some(keeping) = shard.keeping.as_deref_mut() else { return };
     let Fetching { subscriber, from_seq, .. } = *keeping.fetching(name);
+    let told = told_before(shard, subscriber, from_seq);
     let kinds = shard.sinks[subscriber.0.index as usize].kinds;
     let &Loss { reason, until_seq, before, between, .. } = loss;
     let after = behind.and_then(|behind| behind.checked_sub(&between));
-    // One that comes from the ring was told of everything before.
-    let came_from_ring = !keeping.reads.is_at(subscriber, from_seq);
-    let told = shard.engine.seen_before_fetch(subscriber).filter(|_| came_from_ring);
-    keeping.reads.note(subscriber, until_seq, after, None);
+    if let Some(keeping) = shard.keeping.as_deref_mut() {
+        keeping.reads.note(subscriber, until_seq, after, None);
+    }
     let chunks = until_seq - from_seq;
     let before = before.map(|before| before.of(kinds)).or(told);
     let lost = after.zip(before).and_then(|(after, before)| after.of(kinds).checked_sub(before));
