@@ -432,7 +432,7 @@ impl Engine {
     }
 
     /// Totals of the chunks of a local subscriber's kinds before its next one, which the ring holds
-    /// no longer; `None` if it is not known, because the subscriber began there.
+    /// no longer. `None` if the subscriber began there.
     pub fn seen_before_fetch(&self, subscriber: SubscriberId) -> Option<Totals> {
         let cursor = self.registry.local(subscriber)?.cursor;
         (cursor.is_away() && !cursor.is_claimed()).then_some(cursor.seen)
