@@ -117,6 +117,9 @@ pub struct Subscriber<L: Link = ThreadLink> {
     awaits_disk: bool,
     /// True if the shard was told that it is level: see `engine/policy.rs`.
     is_level: bool,
+    /// The chunk at which it left the ring for the disk, and totals of the chunks of its kinds
+    /// before that one.
+    left_ring: (u64, Totals),
     /// True if another process was still writing after the maximum number of attempts. The reader
     /// looks again, but not at once.
     is_torn: bool,
@@ -205,6 +208,7 @@ impl<L: Link> Subscriber<L> {
             error: String::new(),
             awaits_disk: false,
             is_level,
+            left_ring: (0, Totals::ZERO),
             is_torn: false,
             link,
         };

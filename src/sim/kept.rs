@@ -464,8 +464,7 @@ impl Trial {
         if self.elsewhere.len() >= ELSEWHERE_MAX {
             return;
         }
-        let (spec, mut follower) = self.subscription(at, terms);
-        follower.is_elsewhere = true;
+        let (spec, follower) = self.subscription(at, terms);
         let Model { id, number, waits, runs, .. } = self.models[at];
         self.say(|| format!("{number} is followed elsewhere from {from_seq} under {policy}"));
         let subscribed = self.shard.subscribe_remote(id, spec);

@@ -35,7 +35,7 @@ use crate::shard::act::{self, end_panicked};
 use crate::shard::delivery::{Chunk, Delivery};
 use crate::shard::outlet::{Giving, Outlet};
 use crate::shard::produce;
-use crate::shard::reader::refill::{LostStretch, News, Refilled};
+use crate::shard::reader::refill::{LostStretch, News, Refilled, Wish};
 use crate::shard::{Call, Item, Shard};
 use crate::stream::{GapReason, KindTotals, Totals};
 
@@ -46,6 +46,8 @@ pub(super) struct Fetching {
     kept: KeptId,
     pub(super) from_seq: u64,
     pub(super) until_seq: u64,
+    /// Totals of the chunks of the subscriber's kinds before the first, if it has said so.
+    pub(super) seen: Option<Totals>,
     chunks_max: u32,
     pub(super) goal: Goal,
     step: Step,
@@ -108,14 +110,26 @@ pub(crate) fn begin<R: Reactor + 'static, O: Outlet<R>>(
     shard: &mut Shard<R, O>,
     subscriber: SubscriberId,
     execution: Handle,
+    seqs: (u64, u64),
+    chunks_max: u32,
+) {
+    let seen = shard.engine.seen_before_fetch(subscriber);
+    ask(shard, (subscriber, execution), seqs, chunks_max, seen);
+}
+
+/// Begins to answer a question. `seen` is what the subscriber says of the chunks before.
+fn ask<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &mut Shard<R, O>,
+    (subscriber, execution): (SubscriberId, Handle),
     (from_seq, until_seq): (u64, u64),
     chunks_max: u32,
+    seen: Option<Totals>,
 ) {
     let kept = act::run_mut(shard, execution).kept.expect("only what is kept is asked for");
     let Some(keeping) = shard.keeping.as_deref_mut() else { return };
     let (goal, step) = (Goal::Chunks, Step::Soon);
     let fetching =
-        Fetching { subscriber, execution, kept, from_seq, until_seq, chunks_max, goal, step };
+        Fetching { subscriber, execution, kept, from_seq, until_seq, seen, chunks_max, goal, step };
     let name = keeping.fetches.insert(fetching) as u64;
     look(shard, name);
 }
@@ -127,17 +141,17 @@ pub(crate) fn refill<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>
     let runs = shard.runs.iter().flatten();
     let news = runs.flat_map(|run| run.readers_news().map(|(id, news)| (id, run.handle, news)));
     let news: Vec<(SubscriberId, Handle, News)> = news.collect();
-    for (subscriber, execution, News { wish_seq, is_level }) in news {
+    for (subscriber, execution, News { wish, is_level }) in news {
         if let Some(is_level) = is_level {
             produce::sample_readers(shard, execution.index);
             shard.tell(Event::ReaderLevel(subscriber, is_level));
         }
-        let Some(from_seq) = wish_seq else { continue };
+        let Some(Wish { seq: from_seq, seen }) = wish else { continue };
         let head_seq = act::run_mut(shard, execution).ingested_seq;
         assert!(from_seq <= head_seq); // Nothing else is overwritten (S2).
         let until_seq = head_seq + 1;
         let chunks_max = limits::DELIVERY_CHUNKS_MAX;
-        begin(shard, subscriber, execution, (from_seq, until_seq), chunks_max);
+        ask(shard, (subscriber, execution), (from_seq, until_seq), chunks_max, seen);
     }
 }
 

@@ -2,17 +2,17 @@
 //!
 //! The totals before a stretch and behind it are read from the neighbouring runs, and those of a
 //! hole from its record. If these are damaged too, or if the subscriber begins within the stretch,
-//! the counts are an upper bound of the chunks, and no bytes. A reader on another thread also
-//! begins within a hole if it had its first chunks from the ring.
+//! the counts are an upper bound of the chunks, and no bytes. One that comes from the ring knows
+//! what is before the stretch, because it was told of all of that.
 
 use super::fetch::{Fetching, Goal, answer, look};
-use crate::base::SubscriberId;
+use super::reads::Reads;
 use crate::engine::{Fetched, Log};
 use crate::journal::block::Run;
 use crate::journal::format::RunKind;
 use crate::reactor::Reactor;
+use crate::shard::Shard;
 use crate::shard::outlet::Outlet;
-use crate::shard::{Call, Shard};
 use crate::stream::{GapReason, KindTotals, Totals};
 
 /// A stretch that cannot be given.
@@ -72,24 +72,20 @@ pub(super) fn lose<R: Reactor + 'static, O: Outlet<R>>(
         loss.before = Some(KindTotals::default());
     }
     loss.before = loss.before.or_else(|| keeping.reads.totals_at(subscriber, from_seq));
-    if loss.before.is_some() || told_before(shard, subscriber, from_seq).is_some() {
+    let fetching = &keeping.fetches[name as usize];
+    if loss.before.is_some() || told_before(&keeping.reads, fetching).is_some() {
         look_behind(shard, name, loss);
-    } else if let Some(keeping) = shard.keeping.as_deref_mut() {
+    } else {
         keeping.fetching(name).goal = Goal::Before(loss);
         look(shard, name);
     }
 }
 
-/// Totals of the chunks of a subscriber's kinds before `from_seq`, if it comes from the ring. Then
-/// it was told of all of them.
-fn told_before<R: Reactor + 'static, O: Outlet<R>>(
-    shard: &Shard<R, O>,
-    subscriber: SubscriberId,
-    from_seq: u64,
-) -> Option<Totals> {
-    let reads = &shard.keeping.as_deref()?.reads;
-    let comes_from_ring = !reads.is_at(subscriber, from_seq);
-    shard.engine.seen_before_fetch(subscriber).filter(|_| comes_from_ring)
+/// Totals of the chunks of a subscriber's kinds before a question, if it comes from the ring. Then it
+/// was told of all of them.
+fn told_before(reads: &Reads, fetching: &Fetching) -> Option<Totals> {
+    let Fetching { subscriber, from_seq, seen, .. } = *fetching;
+    seen.filter(|_| !reads.is_at(subscriber, from_seq))
 }
 
 /// Finds out the totals behind a stretch that cannot be given. The engine knows them as far as the
@@ -116,14 +112,13 @@ pub(super) fn answer_lost<R: Reactor + 'static, O: Outlet<R>>(
     behind: Option<KindTotals>,
 ) {
     let Some(keeping) = shard.keeping.as_deref_mut() else { return };
-    let Fetching { subscriber, from_seq, .. } = *keeping.fetching(name);
-    let told = told_before(shard, subscriber, from_seq);
+    let fetching = &keeping.fetches[name as usize];
+    let told = told_before(&keeping.reads, fetching);
+    let &Fetching { subscriber, from_seq, .. } = fetching;
     let kinds = shard.sinks[subscriber.0.index as usize].kinds;
     let &Loss { reason, until_seq, before, between, .. } = loss;
     let after = behind.and_then(|behind| behind.checked_sub(&between));
-    if let Some(keeping) = shard.keeping.as_deref_mut() {
-        keeping.reads.note(subscriber, until_seq, after, None);
-    }
+    keeping.reads.note(subscriber, until_seq, after, None);
     let chunks = until_seq - from_seq;
     let before = before.map(|before| before.of(kinds)).or(told);
     let lost = after.zip(before).and_then(|(after, before)| after.of(kinds).checked_sub(before));
@@ -161,12 +156,11 @@ pub(super) fn lose_hole<R: Reactor + 'static, O: Outlet<R>>(
     run: &Run<'_>,
 ) {
     let Some(keeping) = shard.keeping.as_deref_mut() else { return };
-    let &mut Fetching { subscriber, execution, from_seq, until_seq, .. } = keeping.fetching(name);
+    let &mut Fetching { execution, from_seq, until_seq, .. } = keeping.fetching(name);
     let hole_until_seq = run.header.first_seq + u64::from(run.header.count);
     // The ring may have moved on. It knows the totals before the chunks that it holds.
-    let is_elsewhere = matches!(shard.sinks[subscriber.0.index as usize].call, Call::Refill(_));
-    let tail_seq = shard.engine.log(execution).map(Log::tail_seq).filter(|_| !is_elsewhere);
-    let until_seq = until_seq.max(tail_seq.unwrap_or(0)).min(hole_until_seq);
+    let tail_seq = shard.engine.log(execution).map_or(0, Log::tail_seq);
+    let until_seq = until_seq.max(tail_seq).min(hole_until_seq);
     let before = totals_before(run, from_seq);
     let (behind_seq, between) = (until_seq, KindTotals::default());
     let loss = Loss { reason: GapReason::Unwritten, until_seq, before, behind_seq, between };

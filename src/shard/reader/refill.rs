@@ -26,8 +26,8 @@ pub struct Refill {
 
 #[derive(Default)]
 struct Desk {
-    /// The chunk that is asked for, until the shard has read the question.
-    wish_seq: Option<u64>,
+    /// The question, until the shard has read it.
+    wish: Option<Wish>,
     /// True until the answer is whole.
     is_asked: bool,
     items: VecDeque<Refilled>,
@@ -38,10 +38,19 @@ struct Desk {
 /// The news on a desk, for the shard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct News {
-    /// The chunk that is asked for.
-    pub wish_seq: Option<u64>,
+    /// The question.
+    pub wish: Option<Wish>,
     /// True if the reader has come level, false if it is so no longer.
     pub is_level: Option<bool>,
+}
+
+/// A question of a reader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wish {
+    /// The chunk that is asked for.
+    pub seq: u64,
+    /// Totals of the chunks of the reader's kinds before it, if the reader comes from the ring.
+    pub seen: Option<Totals>,
 }
 
 /// A part of an answer.
@@ -78,8 +87,8 @@ pub enum Taken {
 }
 
 impl Refill {
-    /// Takes the next part of the answer. Without one, it asks for the chunk `next_seq`.
-    pub fn take(&self, next_seq: u64) -> Taken {
+    /// Takes the next part of the answer. Without one, it asks.
+    pub fn take(&self, wish: Wish) -> Taken {
         let mut desk = self.desk();
         if let Some(item) = desk.items.pop_front() {
             return Taken::Item(item);
@@ -87,7 +96,7 @@ impl Refill {
         if std::mem::replace(&mut desk.is_asked, true) {
             return Taken::Later;
         }
-        desk.wish_seq = Some(next_seq);
+        desk.wish = Some(wish);
         Taken::Asked
     }
 
@@ -104,7 +113,7 @@ impl Refill {
     /// Takes what is new for the shard.
     pub fn take_news(&self) -> Option<News> {
         let mut desk = self.desk();
-        let news = News { wish_seq: desk.wish_seq.take(), is_level: desk.is_level.take() };
+        let news = News { wish: desk.wish.take(), is_level: desk.is_level.take() };
         (news != News::default()).then_some(news)
     }
 

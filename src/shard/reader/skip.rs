@@ -5,7 +5,7 @@
 //! writer has died while it updated them, the totals of the ended execution are used.
 
 use super::log::RingLog;
-use super::refill::{LostStretch, Refilled, Taken};
+use super::refill::{LostStretch, Refilled, Taken, Wish};
 use super::{Flaw, Link, Next, Subscriber};
 use crate::engine::policy::{self, Owed, fetches, is_near};
 use crate::memory::{FinalRecord, LeaveReason, Poll, TailTotals};
@@ -257,10 +257,13 @@ impl<L: Link> Subscriber<L> {
     fn look_on_disk(&mut self) -> Next<L::Fault> {
         let next_seq = self.cursor.next_seq;
         if !self.cursor.is_claimed() {
+            self.left_ring = (next_seq, self.cursor.seen);
             self.cursor = self.cursor.going_away(true); // Damage can make what it counts wrong.
             self.tell_level();
         }
-        let taken = self.link.refill().expect("the caller looked").take(next_seq);
+        let (left_seq, seen) = self.left_ring;
+        let wish = Wish { seq: next_seq, seen: (left_seq == next_seq).then_some(seen) };
+        let taken = self.link.refill().expect("the caller looked").take(wish);
         self.awaits_disk = !matches!(taken, Taken::Item(_));
         self.granted_seq = 0;
         match taken {

@@ -14,8 +14,6 @@ pub(super) struct KeptFollower {
     /// True once it lagged by no more than that.
     was_level: bool,
     waits: Waits,
-    /// True if it reads on another thread.
-    pub is_elsewhere: bool,
     /// True once it was told of chunks that are not on the disk.
     has_unwritten: bool,
     next_seq: u64,
@@ -29,7 +27,6 @@ impl KeptFollower {
         KeptFollower {
             number: model.number,
             waits: model.waits,
-            is_elsewhere: false,
             has_unwritten: false,
             from_seq,
             kinds,
@@ -67,10 +64,8 @@ impl KeptFollower {
                 let exact = totals(number, self.kinds, gap.from_seq..=gap.to_seq);
                 let told = Totals { chunks: gap.chunk_count, bytes: gap.byte_count };
                 // The number of chunks is a bound, with damage beside it, and if the subscriber
-                // begins within what is lost: nobody knows the totals before that. One on another
-                // thread may have read the first chunks of a hole from the ring.
-                let begins_within = gap.from_seq == self.from_seq && gap.from_seq > 1
-                    || self.is_elsewhere && gap.reason == GapReason::Unwritten;
+                // begins within what is lost: nobody knows the totals before that.
+                let begins_within = gap.from_seq == self.from_seq && gap.from_seq > 1;
                 let may_be_bound = heard.is_damaged() || begins_within;
                 let may_be_bound = may_be_bound && told.chunks >= exact.chunks;
                 if told != exact && !may_be_bound {
