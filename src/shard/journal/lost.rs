@@ -81,8 +81,8 @@ pub(super) fn lose<R: Reactor + 'static, O: Outlet<R>>(
     }
 }
 
-/// Totals of the chunks of a subscriber's kinds before a question, if it comes from the ring. Then it
-/// was told of all of them.
+/// Totals of the chunks of a subscriber's kinds before a question, if it comes from the ring. Then
+/// it was told of all of them.
 fn told_before(reads: &Reads, fetching: &Fetching) -> Option<Totals> {
     let Fetching { subscriber, from_seq, seen, .. } = *fetching;
     seen.filter(|_| !reads.is_at(subscriber, from_seq))
