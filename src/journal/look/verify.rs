@@ -310,7 +310,10 @@ impl Check<'_> {
         let header = &run.header;
         let at = run.lsn.offset_bytes();
         self.sums.runs += 1;
-        self.order(run);
+        let has_position = header.kind != RunKind::Deleted; // A deletion begins at no chunk.
+        if has_position {
+            self.order(run);
+        }
         let after = match header.kind {
             RunKind::Chunks => self.chunks(run, bytes),
             kind => {
@@ -332,7 +335,7 @@ impl Check<'_> {
             }
         };
         match after {
-            _ if header.kind == RunKind::Deleted => {} // It begins at no chunk.
+            _ if !has_position => {}
             Some(position) => drop(self.positions.insert(header.execution, position)),
             None => drop(self.positions.remove(&header.execution)),
         }
@@ -352,9 +355,6 @@ impl Check<'_> {
     /// Checks that a run continues the one before.
     fn order(&mut self, run: &Run<'_>) {
         let header = &run.header;
-        if header.kind == RunKind::Deleted {
-            return; // It begins at no chunk.
-        }
         let execution = header.execution;
         if let Some(position) = self.positions.get(&execution) {
             let (expected_seq, found_seq) = (position.next_seq(), header.first_seq);
