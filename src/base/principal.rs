@@ -9,6 +9,8 @@ pub struct Principal(pub u16);
 impl Principal {
     /// The caller of a server without authentication. Authenticated callers have numbers from 1 on.
     pub const ANYONE: Principal = Principal(0);
+    /// The owner of executions whose owner is not known any more. It is no caller.
+    pub const NOBODY: Principal = Principal(u16::MAX);
 }
 
 impl fmt::Display for Principal {

@@ -113,8 +113,7 @@ impl Guard {
         let path = head.target.path.strip_prefix("/v1/executions/")?;
         let execution: ExecutionId = path.strip_suffix("/events")?.parse().ok()?;
         let query = Query::parse(head.target.query).ok()?;
-        let holder = self.tickets.check(query.text(TICKET).ok()??, execution, now)?;
-        self.tokens.has_token(holder).then_some(holder)
+        self.tickets.check(query.text(TICKET).ok()??, execution, now, &self.tokens)
     }
 }
 

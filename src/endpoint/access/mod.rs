@@ -30,6 +30,7 @@ use std::time::Duration;
 
 use crate::base::{ExecutionId, Instant, Principal};
 use crate::limits;
+use crate::memory::ClockAnchor;
 use tickets::Tickets;
 
 pub(super) use admit::{Admission, TICKET};
@@ -92,6 +93,14 @@ impl Access {
         Access { guard: Some(Guard { tokens, tickets }), ..self }
     }
 
+    /// Lets tickets expire by the wall clock. If their key outlives the server, so do they.
+    /// `clock` relates the clocks of now.
+    #[must_use]
+    pub fn with_wall_clock(self, clock: ClockAnchor) -> Access {
+        let timed = |Guard { tokens, tickets }| Guard { tokens, tickets: tickets.by_clock(clock) };
+        Access { guard: self.guard.map(timed), ..self }
+    }
+
     /// Returns these rules with other tokens. A principal of the same name stays the same. A
     /// principal without a token is refused, and so are its tickets.
     ///
@@ -124,8 +133,19 @@ impl Access {
         self.guard.as_ref()?.tokens.name_of(principal)
     }
 
+    /// Returns the principal of this name; [`Principal::ANYONE`] for no name on a server that
+    /// requires no tokens. All others are [`Principal::NOBODY`], because whoever they were, they
+    /// may own nothing here.
+    pub fn principal_of(&self, name: Option<&str>) -> Principal {
+        match (&self.guard, name) {
+            (None, None) => Principal::ANYONE,
+            (Some(guard), Some(name)) => guard.tokens.named(name).unwrap_or(Principal::NOBODY),
+            (None, Some(_)) | (Some(_), None) => Principal::NOBODY,
+        }
+    }
+
     /// Returns a ticket for the stream of this execution, on behalf of this principal. `None` if no
-    /// tokens are required.
+    /// tokens are required, or if the principal has no name.
     pub fn ticket(
         &self,
         principal: Principal,
@@ -133,7 +153,7 @@ impl Access {
         now: Instant,
     ) -> Option<String> {
         let guard = self.guard.as_ref()?;
-        Some(guard.tickets.issue(principal, execution, now))
+        Some(guard.tickets.issue(guard.tokens.name_of(principal)?, execution, now))
     }
 
     /// Returns a configured origin as a header value.

@@ -124,9 +124,22 @@ impl Tokens {
         }
     }
 
+    /// Returns the principals that have a token, with their names.
+    pub(super) fn principals(&self) -> impl Iterator<Item = (Principal, &str)> {
+        let all = self.names.iter().enumerate();
+        let all = all.map(|(place, name)| (principal_at(place), &**name));
+        all.filter(|(principal, _)| self.has_token(*principal))
+    }
+
     /// True if the principal has a token.
     pub(super) fn has_token(&self, principal: Principal) -> bool {
         self.digests.iter().any(|(_, owner)| *owner == principal)
+    }
+
+    /// Returns the principal of this name, if it has a token.
+    pub(super) fn named(&self, name: &str) -> Option<Principal> {
+        let place = self.names.iter().position(|known| **known == *name)?;
+        Some(principal_at(place)).filter(|principal| self.has_token(*principal))
     }
 
     /// Returns the name of a principal.
