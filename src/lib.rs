@@ -205,7 +205,7 @@ pub mod options {
     #[doc(inline)]
     pub use crate::reactor::{Choice, Idle, SocketLimits, Watch};
     #[doc(inline)]
-    pub use crate::shard::{JournalConfig, MemoryWatch};
+    pub use crate::shard::{JournalConfig, JournalError, MemoryWatch};
     #[doc(inline)]
     pub use crate::stream::{Deliver, Durability, LagLimit, OnFull, Terms};
 }

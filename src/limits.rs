@@ -383,6 +383,8 @@ pub const STREAM_CURSORS_MAX: usize = 32;
 pub const STREAM_CURSOR_BYTES_MAX: usize = 96;
 /// Time that other shards have to say whether a connection may follow an execution of theirs.
 pub const JOIN_DEADLINE: Duration = Duration::from_secs(5);
+/// Number of bytes at the end of a payload on disk that a document about its execution has.
+pub const RESULT_KEPT_BYTES_MAX: usize = 1 << 20;
 /// Bytes of a line of SSE or NDJSON that a client accepts: the longest chunk, fully escaped, and
 /// more.
 pub const STREAM_LINE_BYTES_MAX: usize = 8 << 20;

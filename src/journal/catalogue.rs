@@ -29,6 +29,8 @@ pub struct Extent {
     pub first_seq: u64,
     /// One past the last chunk in it.
     pub until_seq: u64,
+    /// Payload bytes of all chunks before that one.
+    pub bytes_until: u64,
     /// The number of its first run in the index of the segment.
     pub run_at: u32,
     /// Number of its runs.

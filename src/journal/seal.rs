@@ -111,6 +111,7 @@ pub fn extent(segment_number: u64, row: &ExecutionRow) -> Option<Extent> {
         segment_number,
         first_seq: row.first_seq,
         until_seq: row.until_seq,
+        bytes_until: row.bytes_until,
         run_at: row.run_at,
         run_count: row.run_count,
     })
@@ -120,6 +121,7 @@ pub fn extent(segment_number: u64, row: &ExecutionRow) -> Option<Extent> {
 pub fn note_extents(table: &Table, segment_number: u64, catalogue: &mut Catalogue) {
     let rows = table.execution_rows(0, |part| ExecutionRow {
         until_seq: part.until_seq,
+        bytes_until: part.bytes_until,
         ..ExecutionRow::default()
     });
     for (row, part) in rows.zip(&table.parts) {

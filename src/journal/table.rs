@@ -142,13 +142,23 @@ impl Table {
 
     /// The last run of a part that begins at or before `seq`.
     pub fn find(&self, part: u32, seq: u64) -> Option<&RunRow> {
+        self.find_before(part, |row| row.first_seq > seq)
+    }
+
+    /// The last run of a part that begins at or before this byte of the payload.
+    pub fn find_byte(&self, part: u32, byte: u64) -> Option<&RunRow> {
+        self.find_before(part, |row| row.bytes_before > byte)
+    }
+
+    /// The last run of a part before all those that `is_behind`.
+    fn find_before(&self, part: u32, is_behind: impl Fn(&RunRow) -> bool) -> Option<&RunRow> {
         let mut at = self.parts[part as usize].last;
         loop {
             let linked = self.rows.get(at as usize)?;
-            if linked.row.first_seq <= seq {
+            if !is_behind(&linked.row) {
                 return Some(&linked.row);
             }
-            let is_behind = |at: u32| self.rows.get(at as usize).map(|l| l.row.first_seq > seq);
+            let is_behind = |at: u32| self.rows.get(at as usize).map(|l| is_behind(&l.row));
             at = match is_behind(linked.anchor) {
                 Some(true) => linked.anchor,
                 _ => linked.previous,

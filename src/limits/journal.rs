@@ -37,6 +37,8 @@ pub const JOURNAL_RECORD_RESERVE_BYTES: u32 = 256 << 10;
 pub const JOURNAL_FILL_BYTES: u32 = 1 << 20;
 /// A block with this many bytes goes to the disk, unless many wait for a sync.
 pub const JOURNAL_GATHER_BYTES: u32 = 64 << 10;
+/// A producer that pauses for the disk goes on without it after this time without any room.
+pub const JOURNAL_PAUSE: Duration = Duration::from_secs(2);
 /// A chunk goes to the disk at the latest after this time.
 pub const JOURNAL_WRITE_DELAY: Duration = Duration::from_millis(5);
 /// Without anybody who waits for it, a sync follows a write after this time.

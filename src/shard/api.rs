@@ -189,6 +189,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
         spec: SubscribeSpec,
         key: O::Key,
     ) -> Result<Subscribed, SubscribeError> {
+        let id = self.place_of(id);
         O::before_subscribe(self, id.slot.index);
         growth::grow_for_reader(self, id, &spec);
         let reply = self.ask_at_once(Event::Subscribe(id, spec));
@@ -433,13 +434,13 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
     /// # Errors
     /// [`NotFound`].
     pub fn inspect(&mut self, id: ExecutionId) -> Result<Status, NotFound> {
-        let id = self.place_of(id);
-        O::before_inspect(self, id.slot.index);
-        let Reply::Inspected(result) = self.ask(Event::Inspect(id)) else {
+        let place = self.place_of(id);
+        O::before_inspect(self, place.slot.index);
+        let Reply::Inspected(result) = self.ask(Event::Inspect(place)) else {
             unreachable!("the reply fits the request");
         };
         self.pump();
-        result.map(|status| *status)
+        result.map(|status| Status { id, ..*status })
     }
 
     /// Returns the status of each subscriber of an execution.

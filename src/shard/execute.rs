@@ -142,7 +142,8 @@ pub(super) fn open<R: Reactor + 'static, O: Outlet<R>>(
         ..Run::new(id, Producer::Waiting(work), guest)
     };
     shard.runs[id.slot.index as usize] = Some(run);
-    let late = is_late.then(|| Box::new(Late::new(options.deliver, spec.block_deadline)));
+    O::on_opened(shard, id);
+    let late = is_late.then(|| Box::new(Late::new(&options, spec.block_deadline)));
     let kept = keep(shard, id, durability, late);
     shard.pump();
     kept.map(|()| id)
@@ -164,6 +165,7 @@ fn durability_of<R: Reactor + 'static, O: Outlet<R>>(
 fn is_told_late(options: &ExecuteOptions, durability: Durability) -> Result<bool, ExecuteError> {
     let option = match (options.deliver, options.on_full) {
         (Deliver::AtOnce, OnFull::Gap) => return Ok(false),
+        (Deliver::AtOnce, OnFull::Pause) => return Ok(durability != Durability::None),
         (Deliver::WhenDurable, _) => "deliver: when_durable",
         (Deliver::AtOnce, OnFull::Wait) => "on_full: wait",
     };
@@ -184,9 +186,9 @@ fn keep<R: Reactor + 'static, O: Outlet<R>>(
         return Ok(());
     }
     let run = act::run_in(&mut shard.runs, id.slot);
+    let guest = shard.guests.describe(run);
     let keeping = shard.keeping.as_deref_mut().expect("it was asked for the durability");
-    let tool = run.tool.as_ref().map(|tool| tool.name.as_str());
-    match keeping.begin(id, durability, tool, shard.now) {
+    match keeping.begin(id, durability, run.tool.as_deref(), guest, shard.now) {
         Ok(kept) => {
             (run.kept, run.late) = (Some(kept), late);
             Ok(())

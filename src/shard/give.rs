@@ -258,6 +258,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Giver<'_, R, O> {
                             execution: run.handle,
                             names: &run.names,
                             now: self.now,
+                            is_recent: true,
                         };
                         self.guests.deliver(*key, *subscriber, chunk, giving);
                     }

@@ -74,7 +74,7 @@ pub use feed::PublishError;
 use handle::Command;
 pub use handle::{CallError, HandleError, RunError, ShardHandle, ShardThread};
 use journal::{Claimed, Keeping};
-pub use journal::{JournalConfig, JournalStatus, Recall};
+pub use journal::{JournalConfig, JournalError, JournalStatus, Recall};
 pub use memory::{MemoryStatus, Shortage};
 use outlet::GuestRun;
 pub use outlet::Outlet;
@@ -348,6 +348,11 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
             None => None,
         };
         let now = reactor.now();
+        // Chunks from the disk have the times that they had at first.
+        let anchor = match &keeping {
+            Some(keeping) => keeping.anchor(),
+            None => ClockAnchor { wall_us: reactor.wall_us(), mono_ns: now.nanos() },
+        };
         let executions_max = config.engine.executions_max as usize;
         let (mailbox_sender, mailbox) = std::sync::mpsc::sync_channel(limits::MAILBOX_COMMANDS_MAX);
         Ok(Shard {
@@ -358,7 +363,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
             tools: Tools::built_in(),
             threads: Threads::Pool(ThreadPool::new(config.tool_threads_max)),
             idle: IdleStrategy::new(config.idle, config.spin),
-            anchor: ClockAnchor { wall_us: reactor.wall_us(), mono_ns: now.nanos() },
+            anchor,
             signals: Arc::new(ShardSignals {
                 waker: reactor.waker(),
                 thread: OnceLock::new(),

@@ -15,11 +15,13 @@
 
 use std::fmt;
 
+use serde_json::Value;
+
 use super::delivery::{Chunk, Delivery};
 use super::events::Names;
 use super::run::{Remote, Run};
 use super::{ExecuteError, ExecuteOptions, Shard};
-use crate::base::{Handle, Instant, Panicked, SubscriberId};
+use crate::base::{ExecutionId, Handle, Instant, Panicked, SubscriberId};
 use crate::engine::{Engine, Gate, Verdict};
 use crate::memory::pressure::{Decisive, Diagnosis};
 use crate::memory::{ControlPage, Pressure, ReaderPageView, WildCursor};
@@ -116,6 +118,15 @@ pub trait Outlet<R: Reactor + 'static>: Sized + 'static {
         work: &Work,
         options: &ExecuteOptions,
     ) -> Result<Self::Run, ExecuteError>;
+    /// Handles a new execution, before anything of it is kept.
+    fn on_opened(_shard: &mut Shard<R, Self>, _id: ExecutionId) {}
+    /// Returns everything that the guests want to know of a kept execution after a restart.
+    fn describe(&self, _run: &Run<Self::Run>) -> Value {
+        Value::Null
+    }
+    /// Returns the state that the guests keep with an execution that was brought back from the
+    /// disk.
+    fn restore(shard: &Shard<R, Self>, id: ExecutionId, described: &Value) -> Self::Run;
     /// True if a ring may have readers from its start that the shard does not know. It then stays
     /// where it is.
     fn has_fixed_rings(&self) -> bool {
@@ -191,6 +202,8 @@ pub struct Giving<'a, R> {
     pub names: &'a Names,
     /// The time of the turn.
     pub now: Instant,
+    /// True if the chunk comes from its ring, and not from the disk.
+    pub is_recent: bool,
 }
 
 /// Work that a guest does.
@@ -287,6 +300,8 @@ impl<R: Reactor + 'static> Outlet<R> for () {
     fn prepare(_: &Shard<R>, _: &Work, _: &ExecuteOptions) -> Result<(), ExecuteError> {
         Ok(())
     }
+
+    fn restore(_: &Shard<R>, _: ExecutionId, _: &Value) {}
 
     fn start(shard: &mut Shard<R>, execution: Handle, work: GuestWork) {
         match work {

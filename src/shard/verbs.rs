@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::handle::Mailbox;
+use super::journal::Described;
 use super::outlet::Outlet;
 use super::panics::Callback;
 use super::run::Run;
@@ -14,7 +15,7 @@ use crate::base::{ExecutionId, Handle, Panicked};
 use crate::engine::{ChunkFacts, NotFound, RingFacts};
 use crate::memory::ControlPage;
 use crate::reactor::Reactor;
-use crate::stream::{Kind, Totals};
+use crate::stream::{Durability, Kind, Totals};
 use crate::tool::{StartError, ToolError, ToolUpdate};
 
 impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
@@ -36,6 +37,20 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
         self.keeping.as_ref().and_then(|keeping| keeping.find(id)).unwrap_or(id)
     }
 
+    /// The run of an execution, if the shard has it.
+    #[inline]
+    pub(crate) fn run_of(&self, id: ExecutionId) -> Option<&Run<O::Run>> {
+        let place = self.place_of(id).slot.index;
+        self.runs.get(place as usize)?.as_ref().filter(|run| run.id == id)
+    }
+
+    /// Like [`Shard::run_of`], to change it.
+    #[inline]
+    pub(crate) fn run_of_mut(&mut self, id: ExecutionId) -> Option<&mut Run<O::Run>> {
+        let place = self.place_of(id).slot.index;
+        self.runs.get_mut(place as usize)?.as_mut().filter(|run| run.id == id)
+    }
+
     /// The last chunk that is kept as the execution's [`Durability`] promises: 0 before the first.
     /// A chunk that was missed for want of room counts once the disk keeps a record of that. After
     /// [`JournalStatus::fault`] the number does not change any more. `None` if the execution is
@@ -44,19 +59,47 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
     /// [`Durability`]: crate::stream::Durability
     /// [`JournalStatus::fault`]: super::JournalStatus::fault
     pub fn durable_seq(&self, id: ExecutionId) -> Option<u64> {
-        let place = self.place_of(id);
-        let run = self.runs.get(place.slot.index as usize)?.as_ref();
-        let kept = run.filter(|run| run.id == id)?.kept?;
+        let kept = self.run_of(id)?.kept?;
         self.keeping.as_ref()?.durable_seq(kept)
     }
 
     /// Brings back an execution that only the journal remembers, for example one from before a
-    /// restart. That takes some turns: call it until it returns [`Recall::Here`].
+    /// restart. That takes some turns: call it until it returns something else than
+    /// [`Recall::Soon`].
     ///
     /// # Errors
     /// [`NotFound`] if nothing of it is kept.
     pub fn recall(&mut self, id: ExecutionId) -> Result<Recall, NotFound> {
         journal::recall(self, id)
+    }
+
+    /// The promise for the chunks of an execution with this option.
+    pub(crate) fn durability_of(&self, option: Option<Durability>) -> Durability {
+        let keeping = self.keeping.as_ref();
+        keeping.map_or(Durability::None, |keeping| keeping.durability(option))
+    }
+
+    /// A chunk on disk at or before this byte of an execution's payload, and the payload bytes of
+    /// all chunks before it. `None` if it has to be looked for from the first chunk on.
+    pub(crate) fn seek_kept(&self, id: ExecutionId, byte: u64) -> Option<(u64, u64)> {
+        self.keeping.as_ref()?.seek(self.run_of(id)?.kept?, byte)
+    }
+
+    /// True if the shard has a journal.
+    #[inline]
+    pub(crate) fn has_journal(&self) -> bool {
+        self.keeping.is_some()
+    }
+
+    /// Reads the descriptions of all ended executions in the journal. Nothing else runs meanwhile.
+    pub(crate) fn describe_kept(&mut self) -> Vec<Described> {
+        let Shard { keeping, reactor, .. } = self;
+        keeping.as_deref_mut().map(|keeping| keeping.describe_all(reactor)).unwrap_or_default()
+    }
+
+    /// True if the journal keeps this execution.
+    pub(crate) fn keeps(&self, id: ExecutionId) -> bool {
+        self.keeping.as_ref().is_some_and(|keeping| keeping.keeps(id))
     }
 
     /// The state of the journal; `None` without one.

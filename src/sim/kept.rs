@@ -102,10 +102,19 @@ struct Model {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Waits {
     Never,
+    /// Its producer waits for room, and goes on without it after a while.
+    Briefly,
     /// Its producer waits for room.
     ForRoom,
     /// Its subscribers wait, too.
     ForDurable,
+}
+
+impl Waits {
+    /// True if no chunk is told that the disk lacks.
+    fn keeps_all(self) -> bool {
+        matches!(self, Waits::ForRoom | Waits::ForDurable)
+    }
 }
 
 /// The news of all subscribers.
@@ -353,9 +362,10 @@ impl Trial {
         let ring_bytes = 4 << (10 + 2 * self.random.below(2));
         let need = Need { ring_bytes, ..Default::default() };
         let prepared = Prepared { need, ..Prepared::new(Work::Feed) };
-        let (deliver, on_full, waits) = match self.random.below(4) {
+        let (deliver, on_full, waits) = match self.random.below(5) {
             0 => (Deliver::WhenDurable, OnFull::Gap, Waits::ForDurable),
             1 => (Deliver::AtOnce, OnFull::Wait, Waits::ForRoom),
+            2 => (Deliver::AtOnce, OnFull::Pause, Waits::Briefly),
             _ => (Deliver::AtOnce, OnFull::Gap, Waits::Never),
         };
         let is_impatient = waits != Waits::Never && self.random.chance(1, 2);
@@ -437,7 +447,7 @@ impl Trial {
         let id = self.models[at].id;
         match self.shard.recall(id) {
             Ok(Recall::Here) => {}
-            Ok(Recall::Soon) => return self.counts.recalled += 1,
+            Ok(Recall::Soon | Recall::Later) => return self.counts.recalled += 1,
             Err(_) => return,
         }
         let policy = Policy::ALL[self.random.below(7) as usize];

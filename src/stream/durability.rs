@@ -64,6 +64,11 @@ pub enum OnFull {
     /// reason `unwritten`. The producer never waits for the disk.
     #[default]
     Gap,
+    /// The chunk waits in the ring for as long as the disk moves, and a full ring makes the producer
+    /// wait. After two seconds without room, and when the disk fails, it goes on as under
+    /// [`OnFull::Gap`]. A producer that is faster than the disk thus loses nothing, and a disk that
+    /// hangs stops nobody. It is the default of a server.
+    Pause,
     /// The chunk waits in the ring until there is room, and a full ring makes the producer wait.
     /// After the execution's `block_deadline` without room, the execution fails with a text that
     /// begins with `journal_full`. It fails when the disk fails, too.
@@ -84,6 +89,27 @@ impl Durability {
             Durability::None => "none",
             Durability::Written => "written",
             Durability::Synced => "synced",
+        }
+    }
+}
+
+impl Deliver {
+    /// The word for it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Deliver::AtOnce => "at_once",
+            Deliver::WhenDurable => "when_durable",
+        }
+    }
+}
+
+impl OnFull {
+    /// The word for it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            OnFull::Gap => "gap",
+            OnFull::Pause => "pause",
+            OnFull::Wait => "wait",
         }
     }
 }

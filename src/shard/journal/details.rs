@@ -19,8 +19,12 @@ pub const RESTARTED: &str = "restarted: its process ended before it did";
 pub struct OpenedDetails {
     /// The name of its tool, if it runs a registered one.
     pub tool: Option<Box<str>>,
+    /// True if each of its chunks is one part of an agent's run.
+    pub has_parts: bool,
     /// The clocks by which the times of its chunks are told.
     pub anchor: ClockAnchor,
+    /// Everything that the guests of the shard want to know of it after a restart.
+    pub guest: Value,
 }
 
 /// The description of an end.
@@ -37,17 +41,28 @@ pub struct EndedDetails {
 impl OpenedDetails {
     /// Returns the bytes of the description.
     pub fn encode(&self) -> Vec<u8> {
-        let ClockAnchor { wall_us, mono_ns } = self.anchor;
-        json!({"tool": self.tool, "wall_us": wall_us, "mono_ns": mono_ns}).to_string().into_bytes()
+        let OpenedDetails { tool, has_parts, anchor, guest } = self;
+        let ClockAnchor { wall_us, mono_ns } = anchor;
+        let mut details = json!({"tool": tool, "wall_us": wall_us, "mono_ns": mono_ns});
+        if *has_parts {
+            details["has_parts"] = true.into();
+        }
+        if !guest.is_null() {
+            details["guest"] = guest.clone();
+        }
+        details.to_string().into_bytes()
     }
 
     /// Reads a description. A damaged one is empty.
     pub fn decode(bytes: &[u8]) -> OpenedDetails {
-        let value: Value = serde_json::from_slice(bytes).unwrap_or_default();
+        let mut value: Value = serde_json::from_slice(bytes).unwrap_or_default();
+        let guest = value.get_mut("guest").map(Value::take).unwrap_or_default();
         let number = |name: &str| value[name].as_u64().unwrap_or(0);
         OpenedDetails {
             tool: value["tool"].as_str().map(Box::from),
+            has_parts: value["has_parts"] == true,
             anchor: ClockAnchor { wall_us: number("wall_us"), mono_ns: number("mono_ns") },
+            guest,
         }
     }
 }
@@ -113,8 +128,11 @@ mod tests {
     fn what_is_encoded_is_read_again() {
         let anchor = ClockAnchor { wall_us: 1 << 51, mono_ns: u64::MAX };
         for tool in [None, Some("a \"tool\"".into())] {
-            let opened = OpenedDetails { tool, anchor };
-            assert_eq!(OpenedDetails::decode(&opened.encode()), opened);
+            for guest in [Value::Null, json!({"owner": "ann", "thread": ["t", 3]})] {
+                let has_parts = tool.is_some();
+                let opened = OpenedDetails { tool: tool.clone(), has_parts, anchor, guest };
+                assert_eq!(OpenedDetails::decode(&opened.encode()), opened);
+            }
         }
         for outcome in Outcome::ALL {
             for exit in [None, Some(Exit::Code(3)), Some(Exit::Signal(9))] {

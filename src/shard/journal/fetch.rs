@@ -531,6 +531,7 @@ fn give<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, name: u64, 
         return;
     }
     shard.calling = None;
+    O::flush_if_due(shard);
     let Handout { given: mut totals, mut last_seq, within, .. } = handout;
     let mut passed_until_seq = handout.passed_until_seq;
     if passed_until_seq == from_seq {
@@ -582,6 +583,7 @@ fn give_chunk<R: Reactor + 'static, O: Outlet<R>>(
                 execution,
                 names: &run.names,
                 now: shard.now,
+                is_recent: false,
             };
             shard.guests.deliver(*key, subscriber, &chunk, giving);
         }

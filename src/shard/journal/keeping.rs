@@ -15,6 +15,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
+use serde_json::Value;
 use slab::Slab;
 
 use super::config::JournalConfig;
@@ -40,7 +41,7 @@ use crate::shard::act::{self, read_chunk};
 use crate::shard::outlet::Outlet;
 use crate::shard::{Shard, ShardConfig};
 use crate::stream::{Durability, Kind};
-use crate::tool::{SyncError, SyncWish};
+use crate::tool::{SyncError, SyncWish, ToolSpec};
 use crate::trace::{self, Duty};
 
 /// The journal of a shard, and what waits for its disk.
@@ -90,8 +91,27 @@ pub(crate) fn claim<G>(config: &ShardConfig<G>) -> io::Result<Option<Claimed>> {
 }
 
 fn failure(path: &Path, error: &dyn fmt::Display) -> io::Error {
-    io::Error::other(format!("the journal in {}: {error}", path.display()))
+    io::Error::other(JournalError(format!("the journal in {}: {error}", path.display())))
 }
+
+/// The reason why a shard could not open its journal, in the error of a shard that did not start.
+///
+/// ```
+/// use streamdoor::options::JournalError;
+/// # let error = std::io::Error::other("");
+/// let is_about_the_journal = error.get_ref().is_some_and(|inner| inner.is::<JournalError>());
+/// assert!(!is_about_the_journal);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JournalError(String);
+
+impl fmt::Display for JournalError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for JournalError {}
 
 /// The state of the journal when it was opened.
 #[derive(Clone, Debug, Default)]
@@ -225,6 +245,11 @@ impl Keeping {
         }
     }
 
+    /// The clocks by which the times of chunks are told.
+    pub fn anchor(&self) -> ClockAnchor {
+        self.anchor
+    }
+
     /// The time on both clocks.
     pub(super) fn moment(&self, now: Instant) -> Moment {
         Moment { now, wall_us: self.seen.wall_us_at(now.nanos()) }
@@ -240,10 +265,13 @@ impl Keeping {
         &mut self,
         id: ExecutionId,
         durability: Durability,
-        tool: Option<&str>,
+        tool: Option<&ToolSpec>,
+        guest: Value,
         now: Instant,
     ) -> Result<KeptId, Refused> {
-        let details = OpenedDetails { tool: tool.map(Box::from), anchor: self.anchor }.encode();
+        let has_parts = tool.is_some_and(|tool| tool.has_parts);
+        let tool = tool.map(|tool| tool.name.as_str().into());
+        let details = OpenedDetails { tool, has_parts, anchor: self.anchor, guest }.encode();
         self.is_touched = true;
         self.journal.open(id.to_bits(), durability, &details, self.moment(now))
     }
@@ -322,6 +350,16 @@ impl Keeping {
     /// The last chunk for which the promise is kept; 0 before the first.
     pub fn durable_seq(&self, kept: KeptId) -> Option<u64> {
         self.journal.durable_until(kept).map(|until_seq| until_seq.max(1) - 1)
+    }
+
+    /// A chunk at or before this byte of the payload, and the payload bytes before it.
+    pub fn seek(&self, kept: KeptId, byte: u64) -> Option<(u64, u64)> {
+        self.journal.seek(kept, byte)
+    }
+
+    /// True if the execution is kept.
+    pub fn keeps(&self, id: ExecutionId) -> bool {
+        self.journal.find(id.to_bits()).is_some()
     }
 
     /// The ids of all executions.
@@ -408,7 +446,11 @@ impl Keeping {
     }
 
     /// Takes what the disk has done. Returns the reads of others than the scrub.
-    fn take_completions<R: Reactor>(&mut self, reactor: &mut R, now: Instant) -> reads::Finished {
+    pub(super) fn take_completions<R: Reactor>(
+        &mut self,
+        reactor: &mut R,
+        now: Instant,
+    ) -> reads::Finished {
         let moment = self.moment(now);
         let mut reads = reads::Finished::new();
         while let Some(done) = reactor.next_disk_event() {
@@ -542,7 +584,7 @@ pub(crate) fn record_end<R: Reactor + 'static, O: Outlet<R>>(
     let (Some(kept), Some(keeping)) = (run.kept, shard.keeping.as_deref_mut()) else { return };
     if !std::mem::replace(&mut run.is_end_recorded, true) {
         let details = Some(EndedDetails::of(verdict).encode());
-        let is_late = run.late.is_some();
+        let is_late = late::fails_with_disk(run);
         keeping.ends.push(Ending { execution, kept, details, is_late });
         keeping.is_touched = true;
     }
@@ -617,7 +659,7 @@ fn tell_fault<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, fault
     let keeping = shard.keeping.as_deref().expect("its disk has failed");
     let runs = shard.runs.iter().flatten();
     let promised = |kept| is_synced(&keeping.journal, kept);
-    let all = runs.filter(|run| run.late.is_some() || run.kept.is_some_and(promised));
+    let all = runs.filter(|run| late::fails_with_disk(run) || run.kept.is_some_and(promised));
     let all: Vec<Handle> = all.map(|run| run.handle).collect();
     for execution in all {
         shard.tell(Event::NotKept(execution, &text));

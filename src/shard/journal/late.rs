@@ -1,4 +1,4 @@
-//! Executions that wait for the disk: `deliver: when_durable` and `on_full: wait`.
+//! Executions that wait for the disk: `deliver: when_durable`, `on_full: wait` and `on_full: pause`.
 //!
 //! Their engine is told late. The head of the ring runs ahead of what the engine knows.
 //! [`ingest_late`] appends as many chunks as the journal has room for, and tells the engine of
@@ -9,7 +9,7 @@
 //! An execution is given up when the disk fails, and when the journal has no room for its next
 //! chunk for the block deadline. It fails then. Under `when_durable` its last chunks are dropped,
 //! because nobody may see them. Otherwise they count as missing on the disk, because readers on
-//! other threads may have seen them.
+//! other threads may have seen them. Under `pause` it goes on instead, and no more is waited for.
 //!
 //! Invariants:
 //! - W3: the engine knows no chunk that the journal does not have, or counts as missing. Under
@@ -24,12 +24,13 @@ use crate::base::planted::{Planted, planted};
 use crate::base::{Handle, Instant};
 use crate::engine::Event;
 use crate::journal::KeptId;
+use crate::limits;
 use crate::reactor::Reactor;
 use crate::shard::act::{self, read_chunk};
 use crate::shard::outlet::{GuestRun, Outlet};
 use crate::shard::run::{Ring, Run};
-use crate::shard::{Shard, produce};
-use crate::stream::Deliver;
+use crate::shard::{ExecuteOptions, Shard, produce};
+use crate::stream::{Deliver, OnFull};
 use crate::tool::ToolError;
 
 /// The wait of an execution for the disk.
@@ -37,6 +38,8 @@ pub struct Late {
     deliver: Deliver,
     /// Time for which the journal may have no room for a chunk.
     full_max: Duration,
+    /// True if the execution fails after this time, and with the disk.
+    can_fail: bool,
     /// The last chunk that the journal has, or counts as missing.
     appended_seq: u64,
     /// The newest chunk at the last look.
@@ -63,10 +66,14 @@ enum LateEnd {
 
 impl Late {
     /// The wait of an execution without chunks.
-    pub fn new(deliver: Deliver, full_max: Duration) -> Late {
+    pub(crate) fn new(options: &ExecuteOptions, block_deadline: Duration) -> Late {
+        let deliver = options.deliver;
+        let can_fail = options.on_full != OnFull::Pause || deliver == Deliver::WhenDurable;
+        let full_max = if can_fail { block_deadline } else { limits::JOURNAL_PAUSE };
         Late {
             deliver,
             full_max,
+            can_fail,
             appended_seq: 0,
             seen_seq: 0,
             last_seq: u64::MAX,
@@ -84,6 +91,11 @@ impl Late {
             self.last_seq = durable_seq.map_or(self.appended_seq, |seq| seq.min(self.appended_seq));
         }
     }
+}
+
+/// True if an execution fails when the disk does, whatever its durability is.
+pub(crate) fn fails_with_disk<X: GuestRun>(run: &Run<X>) -> bool {
+    run.late.as_ref().is_some_and(|late| late.can_fail)
 }
 
 /// True if only durable chunks may be seen, so that nobody else may look into the ring.
@@ -138,7 +150,7 @@ fn append<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, index: u3
     append_chunks(run, keeping, kept, &mut shard.scratch, shard.now);
     let late = run.late.as_deref_mut().expect("it is told late");
     let is_overdue = late.is_overdue(head_seq, shard.now, keeping);
-    let (full_seq, full_max) = (late.appended_seq + 1, late.full_max);
+    let (full_seq, full_max, can_fail) = (late.appended_seq + 1, late.full_max, late.can_fail);
     if is_overdue {
         late.give_up(None);
         append_chunks(run, keeping, kept, &mut shard.scratch, shard.now);
@@ -150,7 +162,7 @@ fn append<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, index: u3
         shard.tell(Event::HeldFrom(handle, tail_seq)); // Newer chunks have taken older ones' place.
         shard.tell(Event::ActiveAt(handle, shard.now)); // Its producer is not silent.
     }
-    if is_overdue {
+    if is_overdue && can_fail {
         let text =
             format!("journal_full: there was no room for chunk {full_seq} within {full_max:?}");
         shard.tell(Event::NotKept(handle, &text));

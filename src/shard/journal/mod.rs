@@ -26,16 +26,16 @@ mod refill_tests;
 mod tests;
 
 pub use config::JournalConfig;
-pub use details::EndedDetails;
+pub use details::{EndedDetails, RESTARTED};
 pub(crate) use fetch::{begin as fetch, refill};
 pub use files::{Completed, JournalFiles, PartRead};
-pub use keeping::JournalStatus;
 pub(crate) use keeping::{
     Claimed, Keeping, Telling, await_sync, claim, end_turn, keep_chunks, keep_end, on_disk_events,
     record_end, shut_down,
 };
+pub use keeping::{JournalError, JournalStatus};
 pub use late::Late;
 pub(crate) use late::{audit_late, end_late, ingest_late, shows_only_durable};
 pub use open::{OpenJournalError, open_journal};
 pub use recall::Recall;
-pub(crate) use recall::{forgotten_ring, recall};
+pub(crate) use recall::{Described, forgotten_ring, recall};

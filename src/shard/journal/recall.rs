@@ -8,6 +8,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::sync::Arc;
 
 use super::details::{EndedDetails, OpenedDetails};
 use super::keeping::Keeping;
@@ -22,9 +23,9 @@ use crate::memory::{Geometry, Lease, RingReader, RingWriter, Start};
 use crate::reactor::Reactor;
 use crate::shard::outlet::{GuestRun, Outlet};
 use crate::shard::run::{Producer, Run};
-use crate::shard::{ExecuteOptions, Shard, execute};
+use crate::shard::{Names, Shard, execute};
 use crate::stream::{Kind, KindTotals, Kinds, Totals};
-use crate::tool::Work;
+use crate::tool::ToolSpec;
 
 /// The answer to [`Shard::recall`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +34,8 @@ pub enum Recall {
     Here,
     /// The execution is being read from the disk. Ask again after the next turn.
     Soon,
+    /// The shard has no place for it, or no memory. Ask again when others have ended.
+    Later,
 }
 
 /// Returns a ring that has forgotten the chunks of an ended execution which has no ring any more. A
@@ -54,6 +57,8 @@ pub(super) struct Archive {
     /// The id of the engine for the id that everybody else knows.
     here: HashMap<ExecutionId, ExecutionId>,
     on_their_way: Vec<Recalling>,
+    /// Executions that found no place, until they are asked for again.
+    without_place: Vec<ExecutionId>,
 }
 
 /// An execution whose records are read.
@@ -97,6 +102,11 @@ pub(crate) fn recall<R: Reactor + 'static, O: Outlet<R>>(
     if keeping.archive.here.contains_key(&id) {
         return Ok(Recall::Here);
     }
+    let without_place = &mut keeping.archive.without_place;
+    if let Some(at) = without_place.iter().position(|other| *other == id) {
+        without_place.swap_remove(at);
+        return Ok(Recall::Later);
+    }
     let kept = keeping.journal.find(id.to_bits()).ok_or(NotFound)?;
     let ended = keeping.journal.get(kept).and_then(|kept| kept.ended).ok_or(NotFound)?;
     if !keeping.archive.on_their_way.iter().any(|recalling| recalling.kept == kept) {
@@ -106,7 +116,72 @@ pub(crate) fn recall<R: Reactor + 'static, O: Outlet<R>>(
     Ok(Recall::Soon)
 }
 
+/// The descriptions of an ended execution that the journal keeps.
+pub(crate) struct Described {
+    pub id: ExecutionId,
+    /// The wall-clock time of its beginning, in microseconds since 1970.
+    pub opened_us: u64,
+    pub opened: OpenedDetails,
+    /// The wall-clock time of its end, in microseconds since 1970.
+    pub ended_us: u64,
+    pub ended: EndedDetails,
+    /// The totals of all its chunks.
+    pub totals: Totals,
+}
+
 impl Keeping {
+    /// Reads the descriptions of all executions that have ended. Nothing else runs meanwhile.
+    pub fn describe_all<R: Reactor>(&mut self, reactor: &mut R) -> Vec<Described> {
+        let all = self.journal.executions();
+        let all: Vec<(KeptId, Record, Record)> =
+            all.filter_map(|(id, kept)| Some((id, kept.opened, kept.ended?))).collect();
+        let mut opened: Vec<Option<(OpenedDetails, u64)>> = all.iter().map(|_| None).collect();
+        let mut ended: Vec<Option<(EndedDetails, KindTotals)>> = all.iter().map(|_| None).collect();
+        let journal = self.journal.setup().journal;
+        let (mut begun, mut left) = (0, 2 * all.len());
+        while left > 0 {
+            while begun < 2 * all.len() && self.reads.under_way < limits::JOURNAL_READS_MAX {
+                let (_, beginning, end) = all[begun / 2];
+                let record = if begun % 2 == 0 { beginning } else { end };
+                self.read(begun as u64, record.lsn, record.bytes, reactor);
+                begun += 1;
+            }
+            reactor.wait(None);
+            reactor.poll();
+            let now = reactor.now();
+            for (name, result, buffer) in self.take_completions(reactor, now) {
+                (self.reads.under_way, left) = (self.reads.under_way - 1, left - 1);
+                let buffer = buffer.expect("a read has one");
+                // A record that cannot be read counts as damaged.
+                let bytes = result.map_or(&[][..], |bytes| &buffer[..bytes as usize]);
+                let at = name as usize / 2;
+                let (id, beginning, end) = all[at];
+                match name % 2 {
+                    0 => opened[at] = Some(opened_of(journal, beginning.lsn, bytes, id)),
+                    _ => {
+                        let published = self.published(id);
+                        ended[at] = Some(end_of(journal, end.lsn, bytes, id, published));
+                    }
+                }
+                self.reads.give_back(buffer);
+            }
+        }
+        let read = all.iter().zip(opened.into_iter().zip(ended));
+        let described = read.filter_map(|(&(kept, ..), (opened, ended))| {
+            let ((opened, opened_us), (ended, totals)) = (opened?, ended?);
+            let kept = self.journal.get(kept)?;
+            let (id, ended_us) = (ExecutionId::from_bits(kept.id), kept.ended_us);
+            let totals = totals.of(Kinds::ALL);
+            Some(Described { id, opened_us, opened, ended_us, ended, totals })
+        });
+        described.collect()
+    }
+
+    /// The next chunk of an execution, and the payload bytes of all before it.
+    fn published(&self, kept: KeptId) -> (u64, u64) {
+        self.journal.get(kept).expect("nothing removes it meanwhile").published()
+    }
+
     fn read_record<R: Reactor>(&mut self, kept: KeptId, record: Record, reactor: &mut R) {
         let name = RECORD_BIT | u64::from(kept.number);
         self.read(name, record.lsn, record.bytes, reactor);
@@ -146,8 +221,13 @@ pub(super) fn on_record<R: Reactor + 'static, O: Outlet<R>>(
         return;
     }
     let recalling = recallings.swap_remove(at);
-    let opened = opened_of(journal, opened.lsn, bytes, kept_id);
-    bring_back(shard, recalling, opened);
+    let (opened, _) = opened_of(journal, opened.lsn, bytes, kept_id);
+    let id = recalling.id;
+    if bring_back(shard, recalling, opened).is_none()
+        && let Some(keeping) = shard.keeping.as_deref_mut()
+    {
+        keeping.archive.without_place.push(id);
+    }
 }
 
 /// Reads the record of an end. If it is damaged, everything that was published counts as output.
@@ -158,8 +238,8 @@ fn end_of(
     kept: KeptId,
     (next_seq, payload_bytes): (u64, u64),
 ) -> (EndedDetails, KindTotals) {
-    let run =
-        KeptRun::decode(journal, lsn, bytes).ok().filter(|run| is_of(run, RunKind::Ended, kept));
+    let run = KeptRun::decode(journal, lsn, bytes);
+    let run = run.ok().filter(|run| is_of(run, &[RunKind::Ended], kept));
     let body = run.as_ref().and_then(|run| run.body().ok());
     let details = body.and_then(|body| records::Ended::decode(body).ok()).map(|end| end.details);
     let all = Totals { chunks: next_seq - 1, bytes: payload_bytes };
@@ -172,41 +252,48 @@ fn end_of(
     (EndedDetails::decode(details.unwrap_or_default()), totals)
 }
 
-fn opened_of(journal: u128, lsn: Lsn, bytes: &[u8], kept: KeptId) -> OpenedDetails {
-    let run =
-        KeptRun::decode(journal, lsn, bytes).ok().filter(|run| is_of(run, RunKind::Opened, kept));
+/// Reads the record of a beginning. Returns the description, and the time in µs since 1970.
+fn opened_of(journal: u128, lsn: Lsn, bytes: &[u8], kept: KeptId) -> (OpenedDetails, u64) {
+    let kinds = [RunKind::Opened, RunKind::Carried];
+    let run = KeptRun::decode(journal, lsn, bytes).ok().filter(|run| is_of(run, &kinds, kept));
     let body = run.as_ref().and_then(|run| run.body().ok());
-    let details = body.and_then(|body| records::Opened::decode(body).ok()).map(|all| all.details);
-    OpenedDetails::decode(details.unwrap_or_default())
+    let opened = body.and_then(|body| records::Opened::decode(body).ok());
+    let opened_us = opened.map_or(0, |opened| opened.opened_us);
+    (OpenedDetails::decode(opened.map_or(&[], |opened| opened.details)), opened_us)
 }
 
-fn is_of(run: &KeptRun<'_>, kind: RunKind, kept: KeptId) -> bool {
-    (run.header.kind, run.header.execution) == (kind, kept.number)
+fn is_of(run: &KeptRun<'_>, kinds: &[RunKind], kept: KeptId) -> bool {
+    kinds.contains(&run.header.kind) && run.header.execution == kept.number
 }
 
-/// Gives the engine an execution that has ended.
+/// Gives the engine an execution that has ended. `None` if there is no place for it.
 fn bring_back<R: Reactor + 'static, O: Outlet<R>>(
     shard: &mut Shard<R, O>,
     recalling: Recalling,
     opened: OpenedDetails,
-) {
+) -> Option<()> {
     let Recalling { id, kept, end, .. } = recalling;
     let (details, totals) = end.expect("it was read first");
     let verdict = details.verdict(totals);
-    let Ok(secret) = shard.secrets.draw() else { return };
+    let secret = shard.secrets.draw().ok()?;
     let ring_bytes = limits::RING_CLASS_BYTES[0];
-    let Ok(ring) = shard.expected_ring(ring_bytes, 0) else { return };
+    let ring = shard.expected_ring(ring_bytes, 0).ok()?;
     let spec = OpenSpec { kept: true, secret, retention: shard.retention, ..OpenSpec::new(ring) };
-    let options = ExecuteOptions::default();
-    let Ok(guest) = O::prepare(shard, &Work::Feed, &options) else { return };
+    let OpenedDetails { tool, has_parts, anchor, guest } = opened;
+    let guest = O::restore(shard, id, &guest);
     let Reply::Opened(Ok(engine_id)) = shard.ask(Event::Revive(spec, &verdict)) else {
-        return; // There is no place. The next question tries again.
+        return None;
     };
     execute::release_before(shard, engine_id.slot);
     let Verdict { error, head_seq, .. } = verdict;
-    let tool = opened.tool.and_then(|name| shard.tools.spec(&name).cloned());
+    let tool = tool.map(|name| match shard.tools.spec(&name) {
+        Some(tool) => Arc::clone(tool),
+        // It is offered no more, or by somebody else.
+        None => Arc::new(ToolSpec { has_parts, ..ToolSpec::new(String::from(name), "") }),
+    });
     let run = Run {
         handle: engine_id.slot,
+        names: Names { has_parts, ..Names::new(id, None) },
         tool,
         opened_at: shard.now,
         ingested_seq: head_seq,
@@ -214,11 +301,12 @@ fn bring_back<R: Reactor + 'static, O: Outlet<R>>(
         kept: Some(kept),
         is_end_recorded: true,
         has_verdict: true,
-        anchor: Some(opened.anchor),
+        anchor: Some(anchor),
         ..Run::new(id, Producer::Gone, guest)
     };
     shard.runs[engine_id.slot.index as usize] = Some(run);
     let keeping = shard.keeping.as_deref_mut().expect("it has just been read from it");
     keeping.archive.here.insert(id, engine_id);
     shard.pump();
+    Some(())
 }

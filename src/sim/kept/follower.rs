@@ -48,7 +48,7 @@ impl KeptFollower {
                     return Err(format!("chunk {} of {number} is wrong", chunk.seq));
                 }
                 self.skip_to(chunk.seq)?;
-                if self.has_unwritten && self.waits != Waits::Never && !heard.is_damaged() {
+                if self.has_unwritten && self.waits.keeps_all() && !heard.is_damaged() {
                     return Err(format!("chunk {} of {number} follows lost ones", chunk.seq));
                 }
                 heard.see(number, chunk.seq);
@@ -93,7 +93,7 @@ impl KeptFollower {
                 }
                 match end.state {
                     EndState::Ended(outcome) => {
-                        let has_waited = self.waits != Waits::Never && !heard.is_damaged();
+                        let has_waited = self.waits.keeps_all() && !heard.is_damaged();
                         if outcome == Outcome::Completed && self.has_unwritten && has_waited {
                             return Err(format!("{number} is complete, and not on the disk"));
                         }
