@@ -10,7 +10,7 @@ use crate::base::ExecutionId;
 use crate::endpoint::{DeliveryOptions, PolicyChoice, StreamFormat};
 use crate::engine::{From, Hold, OnStall, ProgressSource, Start, Timeouts};
 use crate::limits;
-use crate::stream::{Kind, Policy};
+use crate::stream::{Deliver, Durability, Kind, OnFull, Policy};
 use crate::wire::http1::Method;
 use crate::wire::sse::Reached;
 
@@ -33,6 +33,12 @@ pub struct ExecuteOptions {
     pub on_stall: Option<OnStall>,
     /// The source of its progress.
     pub progress: Option<ProgressSource>,
+    /// The promise for its chunks.
+    pub durability: Option<Durability>,
+    /// The time at which subscribers are given its chunks.
+    pub deliver: Option<Deliver>,
+    /// The consequence if the server's disk has no room for a chunk.
+    pub on_full: Option<OnFull>,
 }
 
 /// Options of a stream.
@@ -293,6 +299,9 @@ pub(crate) fn set_options(body: &mut Map<String, Value>, options: &ExecuteOption
             ProgressSource::Bytes => json!("bytes"),
         }),
     );
+    set("durability", options.durability.map(|durability| durability.name().into()));
+    set("deliver", options.deliver.map(|deliver| deliver.name().into()));
+    set("on_full", options.on_full.map(|on_full| on_full.name().into()));
 }
 
 fn policy(choice: PolicyChoice) -> Value {
@@ -391,6 +400,9 @@ mod tests {
             block_deadline: Some(Duration::from_millis(5)),
             on_stall: Some(OnStall::Fail),
             progress: Some(ProgressSource::Bytes),
+            durability: Some(Durability::Synced),
+            deliver: Some(Deliver::WhenDurable),
+            on_full: Some(OnFull::Wait),
         };
         let expected = json!({
             "tool": "t",
@@ -403,6 +415,9 @@ mod tests {
             "block_deadline_ms": 5,
             "on_stall": "fail",
             "progress": "bytes",
+            "durability": "synced",
+            "deliver": "when_durable",
+            "on_full": "wait",
         });
         assert_eq!(execute("t", &arguments, &options), expected);
     }

@@ -1,6 +1,7 @@
 //! Complete answers: a status, a body, and how they are written.
 
 use std::borrow::Cow;
+use std::ops::Range;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -162,27 +163,17 @@ impl Answer {
 
     /// Creates the answer with the payload of an ended execution, or with the wanted part of it.
     pub fn payload(execution: ExecutionId, payload: Vec<u8>, ask: &OutputAsk) -> Answer {
-        let etag = Some(payload_etag(execution));
-        let mut headers = RepresentationHeaders { etag, has_ranges: true, ..Default::default() };
-        let total_bytes = payload.len() as u64;
-        let answer = match ask.range.map(|range| range.within(total_bytes)) {
-            _ if ask.is_known => Answer::empty(Status::NOT_MODIFIED),
-            None => Answer::text(Status::OK, BYTES, payload),
-            Some(Ok(range)) => {
-                let (first, last) = (range.start, range.end - 1);
-                headers.range = Some(format!("bytes {first}-{last}/{total_bytes}"));
-                let part = payload[range.start as usize..range.end as usize].to_vec();
-                Answer::text(Status::PARTIAL_CONTENT, BYTES, part)
-            }
-            Some(Err(NoSuchRange)) => {
-                (headers.etag, headers.range) = (None, Some(format!("bytes */{total_bytes}")));
-                let text = format!("range: the output has only {total_bytes} bytes");
-                let status = Status::RANGE_NOT_SATISFIABLE;
-                let error = ApiError::new(status, "range_not_satisfiable", text);
-                Answer::error(&error.field("range").limit(total_bytes))
-            }
+        let PayloadPart { bytes, status, headers } =
+            match PayloadPart::of(execution, payload.len() as u64, ask) {
+                Ok(part) => part,
+                Err(answer) => return answer,
+            };
+        let part = match bytes.end - bytes.start == payload.len() as u64 {
+            true => payload,
+            false => payload[bytes.start as usize..bytes.end as usize].to_vec(),
         };
-        Answer { extra_header: ExtraHeader::Representation(headers.into()), ..answer }
+        let extra_header = ExtraHeader::Representation(headers.into());
+        Answer { extra_header, ..Answer::text(status, BYTES, part) }
     }
 
     /// Returns the answer in the representation that its request selected: 304 if the client has
@@ -314,6 +305,67 @@ impl Answer {
         if !context.is_head && !self.status.is_bodiless() {
             out.extend_from_slice(&self.body);
         }
+    }
+}
+
+/// The part of a payload that a client gets, and its place.
+#[derive(Clone, Debug)]
+pub struct PayloadPart {
+    /// The bytes.
+    pub bytes: Range<u64>,
+    status: Status,
+    headers: RepresentationHeaders,
+}
+
+impl PayloadPart {
+    /// Returns the part of a payload of this length that a client asks for.
+    ///
+    /// # Errors
+    /// The answer, if the client has the payload already, or if the part does not exist.
+    pub fn of(
+        execution: ExecutionId,
+        total_bytes: u64,
+        ask: &OutputAsk,
+    ) -> Result<PayloadPart, Answer> {
+        let etag = Some(payload_etag(execution));
+        let mut headers = RepresentationHeaders { etag, has_ranges: true, ..Default::default() };
+        let answer = match ask.range.map(|range| range.within(total_bytes)) {
+            _ if ask.is_known => Answer::empty(Status::NOT_MODIFIED),
+            None => return Ok(PayloadPart { bytes: 0..total_bytes, status: Status::OK, headers }),
+            Some(Ok(bytes)) => {
+                let (first, last) = (bytes.start, bytes.end - 1);
+                headers.range = Some(format!("bytes {first}-{last}/{total_bytes}"));
+                return Ok(PayloadPart { bytes, status: Status::PARTIAL_CONTENT, headers });
+            }
+            Some(Err(NoSuchRange)) => {
+                (headers.etag, headers.range) = (None, Some(format!("bytes */{total_bytes}")));
+                let text = format!("range: the output has only {total_bytes} bytes");
+                let status = Status::RANGE_NOT_SATISFIABLE;
+                let error = ApiError::new(status, "range_not_satisfiable", text);
+                Answer::error(&error.field("range").limit(total_bytes))
+            }
+        };
+        Err(Answer { extra_header: ExtraHeader::Representation(headers.into()), ..answer })
+    }
+
+    /// Writes the head of an answer whose body follows piece by piece.
+    pub(super) fn write_head(
+        &self,
+        around: &Surroundings<'_>,
+        context: &ResponseContext,
+        out: &mut Vec<u8>,
+    ) {
+        context.count(self.status, None, around);
+        let mut head = ResponseHead::begin(out, self.status, &around.date);
+        for (name, value) in [("content-type", BYTES), ("cache-control", "no-cache")] {
+            head.header(name, value).expect("the server's own headers are valid");
+        }
+        if let Some(value) = context.says_keep_alive() {
+            head.header("connection", value).expect("the server's own headers are valid");
+        }
+        self.headers.write(&mut head);
+        context.write_origin(around, None, &mut head);
+        head.finish(Framing::Length(self.bytes.end - self.bytes.start), context.keeps_alive);
     }
 }
 

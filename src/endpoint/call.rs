@@ -11,7 +11,7 @@ use crate::endpoint::{ListAsk, McpRequest, front};
 use crate::engine::{
     Coalesce, From, Hold, OnStall, ProgressSource, Start, SubscribeSpec, Timeouts,
 };
-use crate::stream::{Kind, Kinds, Policy};
+use crate::stream::{Durability, Kind, Kinds, OnFull, Policy};
 use crate::tool::{Report, VirtualTool};
 use crate::trace::TraceContext;
 use crate::wire::http1::ByteRange;
@@ -161,6 +161,12 @@ pub struct Opening {
     pub on_stall: OnStall,
     /// The source of its progress; `None`: the one of the tool.
     pub progress: Option<ProgressSource>,
+    /// The promise for its chunks; `None`: the one of the server.
+    pub durability: Option<Durability>,
+    /// The time at which subscribers are given its chunks.
+    pub deliver: crate::stream::Deliver,
+    /// The consequence if the disk has no room; `None`: a pause.
+    pub on_full: Option<OnFull>,
 }
 
 /// A worker that takes calls.
@@ -343,6 +349,37 @@ impl ApiCall {
             | ApiCall::Produce(_)
             | ApiCall::Thread(_)
             | ApiCall::Work(_) => None,
+        }
+    }
+}
+
+impl ApiCall {
+    /// Returns the executions that the call names, and that have to exist.
+    pub fn executions(&self) -> SmallVec<[ExecutionId; 1]> {
+        match self {
+            ApiCall::Inspect(id)
+            | ApiCall::Cancel(id)
+            | ApiCall::Result(id, _)
+            | ApiCall::Output(id, _)
+            | ApiCall::Acknowledge(id, ..)
+            | ApiCall::Unsubscribe(id, _) => SmallVec::from_elem(*id, 1),
+            ApiCall::ReadDoor(door) => SmallVec::from_elem(door.execution, 1),
+            ApiCall::Follow(follow) => follow.executions.iter().map(|(id, _)| *id).collect(),
+            ApiCall::Mcp(request) => request.execution().into_iter().collect(),
+            ApiCall::Progress(_)
+            | ApiCall::Deliver(_)
+            | ApiCall::Tools
+            | ApiCall::Execute(_)
+            | ApiCall::Executions(_)
+            | ApiCall::AllProgress
+            | ApiCall::Metrics(_)
+            | ApiCall::Ready
+            | ApiCall::VirtualTools
+            | ApiCall::PutVirtualTool(_)
+            | ApiCall::DeleteVirtualTool(_)
+            | ApiCall::Produce(_)
+            | ApiCall::Thread(_)
+            | ApiCall::Work(_) => SmallVec::new(),
         }
     }
 }

@@ -255,6 +255,9 @@ fn opening() -> Opening {
         block_deadline: None,
         on_stall: OnStall::Detach,
         progress: None,
+        durability: None,
+        deliver: Default::default(),
+        on_full: None,
     }
 }
 

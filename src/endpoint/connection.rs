@@ -13,7 +13,7 @@
 
 use crate::base::{Instant, Principal};
 use crate::endpoint::access::{Admission, OriginPlace};
-use crate::endpoint::answer::{Answer, ErrorFormat, ResponseContext};
+use crate::endpoint::answer::{Answer, ErrorFormat, PayloadPart, ResponseContext};
 use crate::endpoint::ask::{Asked, ParsedHead, ask};
 use crate::endpoint::representation::Selection;
 use crate::endpoint::tally::RouteAt;
@@ -109,8 +109,8 @@ pub enum AwaitedEvent {
 pub enum StreamBody {
     /// Chunked. [`HttpConnection::end_stream`] ends the body.
     Chunked,
-    /// Unframed: the body ends with the connection. [`HttpConnection::end_stream`] must be called,
-    /// too.
+    /// Unframed: the body ends with the connection, or has the length that its head says.
+    /// [`HttpConnection::end_stream`] must be called, too.
     UntilClose,
     /// No body (the request was `HEAD`): the response is complete.
     None,
@@ -408,6 +408,26 @@ impl HttpConnection {
         let is_chunked = framing == Framing::Chunked;
         self.state = HttpState::Stream(context, is_chunked);
         if is_chunked { StreamBody::Chunked } else { StreamBody::UntilClose }
+    }
+
+    /// Appends the head of an answer with a part of a payload. Its bytes follow piece by piece.
+    ///
+    /// # Panics
+    /// If no answer is due.
+    pub fn begin_payload(
+        &mut self,
+        part: &PayloadPart,
+        around: &Surroundings<'_>,
+        out: &mut Vec<u8>,
+    ) -> StreamBody {
+        let context = self.manner_due();
+        part.write_head(around, &context, out);
+        if context.is_head {
+            self.end_answer(context);
+            return StreamBody::None;
+        }
+        self.state = HttpState::Stream(context, false);
+        StreamBody::UntilClose
     }
 
     /// Ends the body of the stream. A stream that is cut off ends with its connection instead.

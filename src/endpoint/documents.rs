@@ -15,7 +15,7 @@ use crate::base::{ExecutionId, Instant, ProgressToken};
 use crate::endpoint::list::{ListAsk, ListPlace};
 use crate::engine::{Hold, Status, SubscriberStatus, Timeouts};
 use crate::memory::ClockAnchor;
-use crate::stream::{DetachReason, ExecutionState, Exit, Outcome, Progress};
+use crate::stream::{DetachReason, ExecutionState, Exit, Outcome, Progress, Totals};
 use crate::tool::ToolSpec;
 use crate::trace::{TraceContext, rfc3339};
 use crate::wire::{write_base64, write_json};
@@ -161,9 +161,8 @@ pub fn execution(
     texts: Texts<'_>,
     subscribers: &[SubscriberStatus],
     ticket: Option<&str>,
-    clock: Clock,
+    (dates, clock): (Dates, Clock),
 ) -> Value {
-    let (now, times) = (clock.now, clock.times_of(status));
     let holders = subscribers.iter().filter(|subscriber| subscriber.gates);
     let mut held_back_by: Vec<String> = holders.map(|holder| holder.id.to_string()).collect();
     if status.gated && status.holds {
@@ -182,10 +181,10 @@ pub fn execution(
         total_chunks: status.chunks_expected,
         held_back: status.gated,
         held_back_by,
-        age_ms: milliseconds(status.opened_at, now),
-        created_at: times.created_at,
-        ended_at: times.ended_at,
-        subscribers: subscribers.iter().map(|each| subscriber(each, now)).collect(),
+        age_ms: clock.age_ms(dates),
+        created_at: rfc3339(dates.created_us),
+        ended_at: dates.ended_us.map(rfc3339),
+        subscribers: subscribers.iter().map(|each| subscriber(each, clock.now)).collect(),
         error: status.error.as_deref().map(str::to_owned),
         exit: status.exit,
         links: links(status.id, status.token, ticket),
@@ -201,40 +200,69 @@ pub struct Clock {
     pub anchor: ClockAnchor,
 }
 
-/// The dates of an execution (RFC 3339).
-struct Times {
-    created_at: String,
-    ended_at: Option<String>,
+/// The dates of an execution, in microseconds since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dates {
+    /// The time of its creation.
+    pub created_us: u64,
+    /// The time of its end, once it has ended.
+    pub ended_us: Option<u64>,
+}
+
+/// An execution in a list.
+#[derive(Clone, Debug)]
+pub struct Listed<'a> {
+    /// Its id.
+    pub id: ExecutionId,
+    /// The name of its tool.
+    pub tool: &'a str,
+    /// Its state.
+    pub state: ExecutionState,
+    /// The totals of its chunks.
+    pub totals: Totals,
+    /// Number of its subscribers.
+    pub subscriber_count: u32,
+    /// Its dates.
+    pub dates: Dates,
 }
 
 impl Clock {
-    /// Returns the place of an execution in the list of all.
-    pub fn place_of(&self, status: &Status) -> ListPlace {
-        let Times { created_at, .. } = self.times_of(status);
-        ListPlace { created_at, execution: status.id.to_string() }
+    /// Returns the dates of an execution of this process.
+    pub fn dates_of(&self, status: &Status) -> Dates {
+        let date = |instant: Instant| self.anchor.wall_us_at(instant.nanos());
+        Dates { created_us: date(status.opened_at), ended_us: status.ended_at.map(date) }
     }
 
-    fn times_of(&self, status: &Status) -> Times {
-        let date = |instant: Instant| rfc3339(self.anchor.wall_us_at(instant.nanos()));
-        Times { created_at: date(status.opened_at), ended_at: status.ended_at.map(date) }
+    fn age_ms(&self, dates: Dates) -> u64 {
+        self.anchor.wall_us_at(self.now.nanos()).saturating_sub(dates.created_us) / 1_000
     }
 }
 
-/// Returns the list of executions, each with the name of its tool.
-pub fn executions<'a>(all: impl IntoIterator<Item = (&'a Status, &'a str)>, clock: Clock) -> Value {
-    let one = |(status, tool): (&Status, &str)| {
-        let Times { created_at, ended_at } = clock.times_of(status);
-        Summary {
-            execution: status.id,
-            tool: tool.to_owned(),
-            state: status.state,
-            chunks: status.totals.chunks,
-            bytes: status.totals.bytes,
-            subscribers: status.subscriber_count.into(),
-            age_ms: milliseconds(status.opened_at, clock.now),
-            created_at,
-            ended_at,
-        }
+impl<'a> Listed<'a> {
+    /// Lists an execution that the engine has.
+    pub fn of(status: &Status, tool: &'a str, dates: Dates) -> Listed<'a> {
+        let &Status { id, state, totals, subscriber_count, .. } = status;
+        Listed { id, tool, state, totals, subscriber_count, dates }
+    }
+
+    /// Returns its place in the list of all.
+    pub fn place(&self) -> ListPlace {
+        ListPlace { created_at: rfc3339(self.dates.created_us), execution: self.id.to_string() }
+    }
+}
+
+/// Returns the list of executions.
+pub fn executions<'a>(all: impl IntoIterator<Item = Listed<'a>>, clock: Clock) -> Value {
+    let one = |listed: Listed<'_>| Summary {
+        execution: listed.id,
+        tool: listed.tool.to_owned(),
+        state: listed.state,
+        chunks: listed.totals.chunks,
+        bytes: listed.totals.bytes,
+        subscribers: listed.subscriber_count.into(),
+        age_ms: clock.age_ms(listed.dates),
+        created_at: rfc3339(listed.dates.created_us),
+        ended_at: listed.dates.ended_us.map(rfc3339),
     };
     let executions = all.into_iter().map(one).collect();
     spelled(&Executions { executions, next: None, dead_shards: None })
@@ -258,8 +286,7 @@ pub fn listed(mut list: Vec<Value>, ask: &ListAsk, dead_shards: &[u8]) -> Value 
     document
 }
 
-/// Returns how an execution ended, with `data`: the payload that its ring still holds, the oldest
-/// chunk first.
+/// Returns how an execution ended, with `data`: its payload, or the end of it that is still held.
 pub fn result(status: &Status, data: &[u8]) -> Value {
     let (encoding, text) = match std::str::from_utf8(data) {
         Ok(text) => (Encoding::Text, Cow::from(text)),
@@ -274,7 +301,7 @@ pub fn result(status: &Status, data: &[u8]) -> Value {
         state: status.state,
         chunks: status.totals.chunks,
         bytes: status.totals.bytes,
-        complete: status.tail_seq == 1 && status.totals.bytes == data.len() as u64,
+        complete: status.totals.bytes == data.len() as u64,
         encoding,
         data: text,
         exit: status.exit,

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::ListAsk;
 use super::call_tests::{id, token};
 use super::documents::{
-    self, Clock, all_progress, created, execution, executions, progress, result,
+    self, Clock, Listed, all_progress, created, execution, executions, progress, result,
 };
 use crate::api::spelled;
 use crate::base::{Handle, Instant, SubscriberId};
@@ -107,7 +107,10 @@ fn an_execution_is_told_as_far_as_it_is_known() {
         "created_at": "1970-01-01T00:00:07.000000Z",
         "subscribers": [], "links": links(None),
     });
-    assert_eq!(execution(&bare(), "tool", (None, None), &[], None, CLOCK), expected);
+    assert_eq!(
+        execution(&bare(), "tool", (None, None), &[], None, (CLOCK.dates_of(&bare()), CLOCK)),
+        expected
+    );
     let texts = (Some("half"), Some("{\"a\":[1]}"));
     let expected = json!({
         "execution": a, "tool": "tool", "token": t, "state": "timed_out",
@@ -134,13 +137,23 @@ fn an_execution_is_told_as_far_as_it_is_known() {
         ],
         "error": "too slow", "exit": {"signal": 9}, "links": links(Some(&t)),
     });
-    assert_eq!(execution(&full(), "tool", texts, &subscribers(), None, CLOCK), expected);
+    assert_eq!(
+        execution(&full(), "tool", texts, &subscribers(), None, (CLOCK.dates_of(&full()), CLOCK)),
+        expected
+    );
     // No reader has come yet for which the ring holds its chunks.
     let held = Status { gated: true, holds: true, ..bare() };
-    let told = execution(&held, "tool", (None, None), &[], None, CLOCK);
+    let told = execution(&held, "tool", (None, None), &[], None, (CLOCK.dates_of(&held), CLOCK));
     assert_eq!((&told["held_back"], &told["held_back_by"]), (&json!(true), &json!(["hold"])));
     // A context that is not JSON is a text.
-    let told = execution(&full(), "tool", (None, Some("{")), &[], Some("T-1_x"), CLOCK);
+    let told = execution(
+        &full(),
+        "tool",
+        (None, Some("{")),
+        &[],
+        Some("T-1_x"),
+        (CLOCK.dates_of(&full()), CLOCK),
+    );
     assert_eq!(told["progress"]["context"], "{");
     assert_eq!(told["links"]["events"], format!("/v1/executions/{a}/events?ticket=T-1_x"));
 }
@@ -149,7 +162,8 @@ fn an_execution_is_told_as_far_as_it_is_known() {
 fn a_page_of_all_shards_has_the_order_of_creation_and_says_where_the_rest_begins() {
     let item = |index: u32, ms: u64| {
         let status = Status { id: id(index), opened_at: at_ms(ms), ..bare() };
-        executions([(&status, "t")], CLOCK)["executions"][0].clone()
+        executions([Listed::of(&status, "t", CLOCK.dates_of(&status))], CLOCK)["executions"][0]
+            .clone()
     };
     // Each shard sends one more than the limit, if it has one.
     let list = vec![item(5, 4_000), item(1, 1_000), item(2, 2_000), item(4, 2_000)];
@@ -219,7 +233,10 @@ fn lists_have_a_line_each() {
     let mut ended = line("timed_out", 9, 900, 2);
     ended["ended_at"] = "1970-01-01T00:00:07.500000Z".into();
     let expected = json!({"executions": [line("queued", 0, 0, 0), ended]});
-    assert_eq!(executions([(&bare, "tool"), (&full, "tool")], CLOCK), expected);
+    assert_eq!(
+        executions([&bare, &full].map(|one| Listed::of(one, "tool", CLOCK.dates_of(one))), CLOCK),
+        expected
+    );
     assert_eq!(executions([], CLOCK), json!({ "executions": [] }));
     let (t, e) = (token().to_string(), id(1).to_string());
     let rows = [
@@ -285,8 +302,9 @@ fn members_have_their_order() {
     let created =
         created(id(1), Some(token()), "a", ExecutionState::Running, Hold::default(), None);
     let created = spelled(&created);
-    let execution = execution(&full, "a", texts, &subscribers(), None, CLOCK);
-    let executions = executions([(&full, "a")], CLOCK);
+    let execution =
+        execution(&full, "a", texts, &subscribers(), None, (CLOCK.dates_of(&full), CLOCK));
+    let executions = executions([Listed::of(&full, "a", CLOCK.dates_of(&full))], CLOCK);
     let result = result(&full, b"a");
     let of_token = progress(token(), &full, texts);
     let all = all_progress([(token(), id(1), full.progress, texts)]);

@@ -2,7 +2,8 @@
 
 use crate::endpoint::body::{Members, parse};
 use crate::endpoint::execute::{
-    AGREED, ALLOWED, BEGINNING, HELD_BACK, KEPT, MEASURED, RETAINED, STALLED, opening,
+    AGREED, ALLOWED, BEGINNING, DELIVERED, DURABLE, FULL, HELD_BACK, KEPT, MEASURED, RETAINED,
+    STALLED, opening,
 };
 use crate::endpoint::fields::{Field, Preset, Shape};
 use crate::endpoint::{ApiError, Produce};
@@ -43,6 +44,9 @@ pub(super) const PRODUCE: &[Field] = &[
     HELD_BACK,
     STALLED,
     MEASURED,
+    DURABLE,
+    DELIVERED,
+    FULL,
 ];
 
 /// Reads the body of `POST /v1/door/executions`.

@@ -12,6 +12,7 @@ use crate::endpoint::{
 };
 use crate::engine::{Hold, OnStall, ProgressSource, Start, Timeouts};
 use crate::limits;
+use crate::stream::{Deliver, OnFull};
 use crate::trace::TraceContext;
 
 /// The fields of an execution that a client starts.
@@ -35,6 +36,9 @@ pub(super) const EXECUTE: &[Field] = &[
     HELD_BACK,
     STALLED,
     MEASURED,
+    DURABLE,
+    DELIVERED,
+    FULL,
 ];
 
 // The fields of every execution, whatever it runs. `opening` reads them.
@@ -82,6 +86,27 @@ pub(super) const MEASURED: Field = Field::new(
     Shape::Choice(&["tool", "chunks", "bytes"]),
     "The source of the progress. Default: set by the tool.",
 );
+
+pub(super) const DURABLE: Field = Field::new(
+    "durability",
+    Shape::Choice(&["none", "written", "synced"]),
+    "The promise for the chunks: none, kept through the end of the server's process, or kept \
+     through a power cut. Default: set by the server.",
+);
+pub(super) const DELIVERED: Field = Field::new(
+    "deliver",
+    Shape::Choice(&["at_once", "when_durable"]),
+    "The time at which subscribers are given chunks: at once, or when they are kept as promised.",
+)
+.or(Preset::Text("at_once"));
+pub(super) const FULL: Field = Field::new(
+    "on_full",
+    Shape::Choice(&["pause", "gap", "wait"]),
+    "The consequence if the disk has no room for a chunk. `pause`: the execution waits while the \
+     disk moves, and goes on without it after 2 s. `gap`: it never waits. `wait`: it waits until \
+     the block deadline, and fails then. Late readers find a gap where a chunk was not kept.",
+)
+.or(Preset::Text("pause"));
 
 pub(super) const POLICY: &[Field] = &[
     Field::new("name", Shape::Choice(POLICIES), "The name of the policy.").required(),
@@ -171,6 +196,18 @@ pub(super) fn opening(members: &Members<'_>) -> Result<Opening, ApiError> {
             Some("fail") => OnStall::Fail,
             _ => OnStall::Detach,
         },
+        durability: members
+            .choice("durability")?
+            .map(|name| name.parse().expect("every choice is a durability")),
+        deliver: match members.choice("deliver")? {
+            Some("when_durable") => Deliver::WhenDurable,
+            _ => Deliver::AtOnce,
+        },
+        on_full: members.choice("on_full")?.map(|name| match name {
+            "wait" => OnFull::Wait,
+            "gap" => OnFull::Gap,
+            _ => OnFull::Pause,
+        }),
         progress: members.choice("progress")?.map(|name| match name {
             "chunks" => ProgressSource::Chunks,
             "bytes" => ProgressSource::Bytes,

@@ -214,6 +214,15 @@ fn require(headers: Headers<'_>, media_types: &[&str]) -> Result<(), ApiError> {
 }
 
 impl McpRequest {
+    /// Returns the execution that the message names, as a resource or as a stream.
+    pub(super) fn execution(&self) -> Option<ExecutionId> {
+        let McpAction::Send(message) = &self.action else { return None };
+        match &**message {
+            RpcMessage::Request { params, .. } => execution_in(params),
+            RpcMessage::Notification { .. } | RpcMessage::Response { .. } => None,
+        }
+    }
+
     /// Returns the number of the shard that must answer. It is the shard of the session or, without
     /// a session, of what the request names.
     pub(super) fn home(&self) -> Option<u8> {
@@ -291,14 +300,19 @@ pub fn shard_of(ask: &Ask) -> Option<u8> {
 
 /// Returns the shard of what the parameters of a request name.
 fn named(params: &Parameters) -> Option<u8> {
-    let text = |name: &str| params.get(name).and_then(Value::as_str);
-    if let Some(task) = text("taskId") {
+    if let Some(task) = params.get("taskId").and_then(Value::as_str) {
         return place_of(task);
     }
+    execution_in(params).map(|id| id.shard)
+}
+
+/// Returns the execution that the parameters of a request name.
+fn execution_in(params: &Parameters) -> Option<ExecutionId> {
     let stream = params.get("arguments").and_then(|arguments| arguments.get("stream_id"));
-    let uri = text("uri").and_then(|uri| uri.strip_prefix(EXECUTIONS));
+    let uri = params.get("uri").and_then(Value::as_str);
+    let uri = uri.and_then(|uri| uri.strip_prefix(EXECUTIONS));
     let id = uri.or(stream.and_then(Value::as_str))?.split('/').next()?;
-    id.parse::<ExecutionId>().ok().map(|id| id.shard)
+    id.parse().ok()
 }
 
 /// The prefix of resources that are executions.

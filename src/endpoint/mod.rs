@@ -69,7 +69,7 @@ pub use access::{
     first_token,
 };
 pub use agent::{agent_schema, generate_schema};
-pub use answer::{Answer, BYTES, JSON};
+pub use answer::{Answer, BYTES, JSON, PayloadPart};
 pub use call::{
     ApiCall, Deliver, DeliveredPart, DeliveryOptions, Execute, Follow, FrontOptions, FrontRun,
     IdempotencyKey, MetricsFormat, Opening, OutputAsk, PolicyChoice, Produce, ReadDoor,

@@ -107,7 +107,7 @@ mod checked {
 
     use super::super::bounds_tests::bad_bodies;
     use super::super::call_tests::{id, token};
-    use super::super::documents::Clock;
+    use super::super::documents::{Clock, Listed};
     use super::super::documents_tests::{bare, full, subscribers};
     use super::super::{
         ApiError, ProduceGrant, ReadGrant, documents, execute, mcp, virtual_tool, workers,
@@ -185,9 +185,12 @@ mod checked {
         let texts = (Some("a"), Some("[1]"));
         let held = Status { gated: true, holds: true, ..bare() };
         for status in [bare(), full(), held] {
-            let told = documents::execution(&status, "t", texts, &subscribers(), None, clock);
+            let dates = clock.dates_of(&status);
+            let listed = Listed::of(&status, "t", dates);
+            let told =
+                documents::execution(&status, "t", texts, &subscribers(), None, (dates, clock));
             assert_is("Execution", &told);
-            assert_is("Executions", &documents::executions([(&status, "t")], clock));
+            assert_is("Executions", &documents::executions([listed], clock));
             assert_is("Result", &documents::result(&status, b"\xff"));
             assert_is("TokenProgress", &documents::progress(token(), &status, texts));
             let row = (token(), id(1), status.progress, texts);

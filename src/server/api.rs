@@ -25,13 +25,9 @@ impl ServerShard {
     /// # Errors
     /// The kernel's error.
     pub fn open(config: ServerShardConfig) -> std::io::Result<(ServerShard, Report)> {
-        if config.journal.is_some() {
-            let text = "a server keeps no journal yet";
-            return Err(std::io::Error::new(std::io::ErrorKind::Unsupported, text));
-        }
         let (mut shard, report) =
             Shard::open_with(config, |config, reactor| Guests::new(config, reactor.now()))?;
-        agents::add_to(&mut shard.tools, shard.guests.agents.settings());
+        prepare(&mut shard);
         Ok((shard, report))
     }
 }
@@ -44,9 +40,17 @@ impl<R: Reactor + 'static> ServerShard<R> {
     pub fn over(mut reactor: R, config: ServerShardConfig) -> std::io::Result<ServerShard<R>> {
         let guests = Guests::new(&config, reactor.now())?;
         let mut shard = Shard::assemble(reactor, config, guests, None)?;
-        agents::add_to(&mut shard.tools, shard.guests.agents.settings());
+        prepare(&mut shard);
         Ok(shard)
     }
+}
+
+/// Adds the tools of guests, and the executions that the journal has kept.
+fn prepare<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
+    agents::add_to(&mut shard.tools, shard.guests.agents.settings());
+    let described = shard.describe_kept();
+    let Guests { archive, access, conversations, .. } = &mut shard.guests;
+    archive.fill(described, access, conversations);
 }
 
 impl<R: Reactor + 'static> ServerShard<R> {
@@ -227,7 +231,8 @@ impl<R: Reactor + 'static> ServerShard<R> {
 
 impl ServerShard {
     /// Sets the shards of the server, including this one, in the order of their numbers.
-    pub(crate) fn set_peers(&mut self, peers: &[ServerHandle]) {
-        peers::set_peers(self, peers)
+    /// So many of them listen, the first ones.
+    pub(crate) fn set_peers(&mut self, peers: &[ServerHandle], listening_count: usize) {
+        peers::set_peers(self, peers, listening_count)
     }
 }

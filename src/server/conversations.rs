@@ -24,10 +24,21 @@ struct Table {
 #[derive(Debug)]
 struct Thread {
     newest: ExecutionId,
+    /// The wall-clock time of its beginning, in microseconds since 1970.
+    begun_us: u64,
     /// True if the newest run has ended.
     is_over: bool,
     /// Number of runs so far, as long as the thread is remembered.
     run_count: u32,
+}
+
+/// The place of a run from before a restart among the runs of its thread.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::server) struct Place {
+    /// Number of runs of the thread before this one.
+    pub ordinal: u32,
+    /// The wall-clock time of its beginning, in microseconds since 1970.
+    pub begun_us: u64,
 }
 
 /// The place of a run in its thread. Dropping it removes the thread, unless a later run exists.
@@ -55,14 +66,39 @@ impl Conversations {
         thread: &str,
         execution: ExecutionId,
         run_id: Option<Box<str>>,
+        begun_us: u64,
     ) -> Seat {
         let key = (principal, Box::from(thread));
         let mut table = self.table();
-        let entry = table.threads.entry(key.clone());
-        let is_over = false;
-        let thread = entry.or_insert(Thread { newest: execution, is_over, run_count: 0 });
-        let ordinal = thread.run_count;
-        *thread = Thread { newest: execution, is_over, run_count: ordinal.wrapping_add(1) };
+        let ordinal = table.threads.get(&key).map_or(0, |thread| thread.run_count);
+        let (is_over, run_count) = (false, ordinal.wrapping_add(1));
+        let thread = Thread { newest: execution, begun_us, is_over, run_count };
+        table.threads.insert(key.clone(), thread);
+        drop(table);
+        Seat { of: self.clone(), key, execution, ordinal, run_id }
+    }
+
+    /// Enters a run from before a restart, which has ended. The shards enter theirs in any order.
+    pub(in crate::server) fn enter_again(
+        &self,
+        principal: Principal,
+        thread: &str,
+        execution: ExecutionId,
+        run_id: Option<Box<str>>,
+        place: Place,
+    ) -> Seat {
+        let Place { ordinal, begun_us } = place;
+        let key = (principal, Box::from(thread));
+        let mut table = self.table();
+        let known = table.threads.get(&key);
+        let run_count = known.map_or(0, |thread| thread.run_count).max(ordinal.wrapping_add(1));
+        match known.is_some_and(|thread| thread.begun_us > begun_us) {
+            true => table.threads.get_mut(&key).expect("it is known").run_count = run_count,
+            false => {
+                let thread = Thread { newest: execution, begun_us, is_over: true, run_count };
+                table.threads.insert(key.clone(), thread);
+            }
+        }
         drop(table);
         Seat { of: self.clone(), key, execution, ordinal, run_id }
     }
@@ -143,10 +179,10 @@ mod tests {
     #[test]
     fn a_thread_is_its_newest_run_and_goes_with_it() {
         let (all, ann, bob) = (Conversations::default(), Principal(1), Principal(2));
-        let first = all.enter(ann, "t", id(1), None);
+        let first = all.enter(ann, "t", id(1), None, 1);
         assert_eq!((all.newest(ann, "t"), all.newest(bob, "t")), (Some(id(1)), None));
-        let second = all.enter(ann, "t", id(2), Some("r".into()));
-        let other = all.enter(bob, "t", id(3), None);
+        let second = all.enter(ann, "t", id(2), Some("r".into()), 2);
+        let other = all.enter(bob, "t", id(3), None, 3);
         assert_eq!((first.ordinal, second.ordinal, other.ordinal), (0, 1, 0));
         assert_eq!((second.thread_id(), second.run_id.as_deref()), ("t", Some("r")));
         first.end();
@@ -158,6 +194,24 @@ mod tests {
         drop(second);
         assert_eq!(all.newest(ann, "t"), None);
         drop(other);
+        assert!(all.table().threads.is_empty());
+    }
+
+    #[test]
+    fn runs_from_before_a_restart_are_entered_in_any_order() {
+        let (all, ann) = (Conversations::default(), Principal(1));
+        let again = |index, ordinal| {
+            let place = Place { ordinal, begun_us: u64::from(ordinal) };
+            all.enter_again(ann, "t", id(index), None, place)
+        };
+        let (second, third, first) = (again(2, 1), again(3, 2), again(1, 0));
+        assert_eq!(all.newest(ann, "t"), Some(id(3)));
+        assert!(!all.is_busy(ann, "t"));
+        let fourth = all.enter(ann, "t", id(4), None, 9);
+        assert_eq!((first.ordinal, third.ordinal, fourth.ordinal), (0, 2, 3));
+        drop((first, second, third));
+        assert_eq!(all.newest(ann, "t"), Some(id(4)));
+        drop(fourth);
         assert!(all.table().threads.is_empty());
     }
 

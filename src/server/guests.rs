@@ -4,13 +4,16 @@ use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::base::{Handle, Instant, Panicked, Principal, SubscriberId};
+use serde_json::Value;
+
+use crate::base::{ExecutionId, Handle, Instant, Panicked, Principal, SubscriberId};
 use crate::endpoint::{Access, PolicyChoice, Tally};
 use crate::engine::{Engine, Gate, Verdict};
 use crate::limits;
 use crate::memory::{ControlPage, ReaderPageView};
 use crate::reactor::{AnyReactor, ConnectionId, Reactor, SocketLimits};
 use crate::server::agents::{Agent, Agents};
+use crate::server::archive::{self, Archive};
 use crate::server::calls::Keys;
 use crate::server::conversations::Conversations;
 use crate::server::executions::EndedExecutions;
@@ -22,17 +25,18 @@ use crate::server::outgoing::Outgoing;
 use crate::server::peers::{Peers, ToPeer};
 use crate::server::shm::lines::LastWord;
 use crate::server::shm::{Door, DoorsHere, Named, ProcessSeat};
+use crate::server::turn::recall::{self, Recalls};
 use crate::server::workers::Workers;
 use crate::server::workers::open_call::OpenCall;
 use crate::server::{
-    AgentSettings, Log, NamedDoors, OutgoingConfig, Places, Spans, UpstreamMeter, agents,
+    AgentSettings, Log, NamedDoors, OutgoingConfig, Places, Spans, UpstreamMeter, agents, calls,
     conversations, executions, hub, outgoing, peers, records, shm, turn, workers,
 };
 use crate::shard::delivery::{Chunk, Delivery};
 use crate::shard::outlet::{Giving, GuestRun, GuestWork, Outlet, OutsideReader, ShardEvent};
 use crate::shard::run::{Producer, Remote, Run, Seat};
 use crate::shard::{ExecuteError, ExecuteOptions, Shard, ShardConfig, ShardHandle, ShardThread};
-use crate::stream::DetachReason;
+use crate::stream::{DetachReason, Kinds};
 use crate::tool::Work;
 use crate::trace::{Counters, Duty};
 
@@ -111,6 +115,10 @@ pub struct GuestConfig {
     pub agents: AgentSettings,
     /// The settings for connections to servers of models: names and trusted certificates.
     pub outgoing: OutgoingConfig,
+    /// False for a shard that only has what an earlier server with more shards has left in its
+    /// journal. It listens nowhere, and clients reach it through the others. Such shards come after
+    /// all others.
+    pub listens: bool,
 }
 
 impl Default for GuestConfig {
@@ -131,6 +139,7 @@ impl Default for GuestConfig {
             conversations: None,
             agents: AgentSettings::default(),
             outgoing: OutgoingConfig::default(),
+            listens: true,
         }
     }
 }
@@ -168,6 +177,10 @@ pub struct Guests<R: Reactor + 'static> {
     pub(in crate::server) mcp: Mcp,
     /// The threads of front ends' clients.
     pub(in crate::server) conversations: Conversations,
+    /// The executions that have ended and are kept on disk.
+    pub(in crate::server) archive: Archive,
+    /// The calls that wait for executions from the disk.
+    pub(in crate::server) recalls: Recalls,
     /// The runs of agents.
     pub(in crate::server) agents: Agents,
     /// The counts of ended executions.
@@ -190,7 +203,9 @@ pub struct Served {
     /// The arguments of the tool, if a front end reports them.
     pub(in crate::server) arguments: Option<Box<serde_json::Value>>,
     /// Its place in a thread of a front end's client.
-    pub(in crate::server) thread: Option<Box<conversations::Seat>>,
+    pub(in crate::server) thread: Option<Rc<conversations::Seat>>,
+    /// The thread that it enters when it is opened, and the client's name for the run.
+    pub(in crate::server) enters: Option<Box<(Box<str>, Option<Box<str>>)>>,
     /// The task or the state of an agent's run. `None` while it is taken out for use.
     pub(in crate::server) agent: Option<Agent>,
     /// True if the producer is an agent's run.
@@ -225,6 +240,8 @@ impl<R: Reactor + 'static> Guests<R> {
         Ok(Guests {
             mcp: Mcp::new(&guests, config.engine.shard, now)?,
             conversations: guests.conversations.unwrap_or_default(),
+            archive: Archive::default(),
+            recalls: Recalls::default(),
             doors: DoorsHere::new(guests.doors, guests.named_doors),
             log: guests.log,
             spans: guests.spans,
@@ -298,6 +315,9 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
         if shard.guests.peers.has_mourned() {
             turn::settle_deaths(shard);
         }
+        if shard.guests.recalls.has_any() {
+            recall::settle(shard);
+        }
         // A send earlier in this turn may have made room for these readers.
         shard.guests.release_readers();
         if shard.guests.peers.remotes().has_awake() {
@@ -358,9 +378,10 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
         match to {
             Destination::Connection(id) => {
                 let hub = &mut self.hub;
-                let Giving { reactor, counters, names, now, .. } = with;
+                let Giving { reactor, counters, names, now, is_recent, .. } = with;
                 let is_alone = hub.is_alone();
-                let giving = hub::deliver::Giving { reactor, counters, now, names, is_alone };
+                let giving =
+                    hub::deliver::Giving { reactor, counters, now, names, is_alone, is_recent };
                 hub.give(id, Source::Here(subscriber), chunk, giving);
             }
             Destination::Mcp(receiver) => {
@@ -410,6 +431,18 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
             _ => None,
         };
         Ok(Served { owner: options.owner, agent, ..Served::default() })
+    }
+
+    fn on_opened(shard: &mut ServerShard<R>, id: ExecutionId) {
+        calls::enter_thread(shard, id);
+    }
+
+    fn describe(&self, run: &ServedRun) -> Value {
+        archive::described(self, run)
+    }
+
+    fn restore(shard: &ServerShard<R>, id: ExecutionId, described: &Value) -> Served {
+        archive::restored(shard, id, described)
     }
 
     fn on_leased(shard: &mut ServerShard<R>, execution: Handle) {
@@ -479,6 +512,8 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
         shm::tell_end_at_door(shard, execution, verdict);
         shm::end_named(shard, execution.index);
         turn::note_ended(shard, execution);
+        let totals = verdict.totals.of(Kinds::ALL);
+        archive::note_ended(shard, execution.index, verdict.outcome, totals);
         workers::note_call_ended(shard, execution, verdict.outcome);
         let took = executions::count_ended(shard, execution, verdict.outcome);
         records::log_ended(shard, execution, verdict, took);

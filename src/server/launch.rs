@@ -103,6 +103,9 @@ impl Server {
     /// # Errors
     /// [`ServerError`]. No shard is left running.
     ///
+    /// # Panics
+    /// If no shard listens, or a shard that listens follows one that does not.
+    ///
     /// ```
     /// use std::sync::Arc;
     /// use std::time::Duration;
@@ -123,7 +126,9 @@ impl Server {
         if shards.is_empty() || shards.len() > shards_max {
             return Err(ServerError::ShardCount { shards_max });
         }
-        let each_max = connections_max.div_ceil(shards.len() as u32).max(1);
+        let listening_count = shards.iter().take_while(|shard| shard.guests.listens).count();
+        assert!(listening_count > 0 && shards[listening_count..].iter().all(|s| !s.guests.listens));
+        let each_max = connections_max.div_ceil(listening_count as u32).max(1);
         // All shards share them.
         let (doors, named_doors) =
             (shards[0].guests.doors.clone(), shards[0].guests.named_doors.clone());
@@ -163,31 +168,38 @@ impl Server {
         server.ends.introduce(handles.clone());
         for thread in &server.threads {
             let peers = handles.clone();
-            thread.call(move |shard| shard.set_peers(&peers)).map_err(ServerError::Call)?;
+            let called = thread.call(move |shard| shard.set_peers(&peers, listening_count));
+            called.map_err(ServerError::Call)?;
         }
         for address in &listen {
-            let listened = server.listen(address)?;
+            let listened = server.listen(address, listening_count)?;
             server.addresses.push(listened);
         }
         Ok(server)
     }
 
-    fn listen(&self, address: &ListenAddress) -> Result<ListenAddress, ServerError> {
+    /// Lets the first shards listen.
+    fn listen(
+        &self,
+        address: &ListenAddress,
+        shard_count: usize,
+    ) -> Result<ListenAddress, ServerError> {
+        let threads = &self.threads[..shard_count];
         let alone = ListenOptions { shares_port: false };
         if let ListenAddress::Inherited(_) = address {
-            let mut listened = listen_on(&self.threads[0], address, alone, false)?;
-            for thread in &self.threads[1..] {
+            let mut listened = listen_on(&threads[0], address, alone, false)?;
+            for thread in &threads[1..] {
                 listened = listen_on(thread, address, alone, false)?; // One queue for all.
             }
             return Ok(listened);
         }
-        if self.threads.len() == 1 || matches!(address, ListenAddress::Unix(_)) {
-            return listen_on(&self.threads[0], address, alone, false);
+        if threads.len() == 1 || matches!(address, ListenAddress::Unix(_)) {
+            return listen_on(&threads[0], address, alone, false);
         }
         // A socket that shares its port binds even if another process does. Try without sharing
         // first.
-        let mut listened = listen_on(&self.threads[0], address, alone, true)?;
-        for thread in &self.threads {
+        let mut listened = listen_on(&threads[0], address, alone, true)?;
+        for thread in threads {
             listened = listen_on(thread, &listened, ListenOptions { shares_port: true }, false)?;
         }
         Ok(listened)

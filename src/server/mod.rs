@@ -19,6 +19,7 @@
 
 mod agents;
 mod api;
+mod archive;
 mod calls;
 mod conversations;
 mod ends;

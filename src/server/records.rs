@@ -122,8 +122,7 @@ pub(in crate::server) fn log_disks<R: Reactor + 'static>(
 
 /// Adds the owner of an execution, if the server requires tokens.
 fn show_owner<R: Reactor + 'static>(shard: &ServerShard<R>, id: ExecutionId, record: &mut Record) {
-    let run = shard.runs.get(id.slot.index as usize).and_then(Option::as_ref);
-    let owner = run.filter(|run| run.id == id).map(|run| run.guest.owner);
+    let owner = shard.run_of(id).map(|run| run.guest.owner);
     if let Some(name) = owner.and_then(|owner| shard.guests.access.name_of(owner)) {
         record.show("principal", &name);
     }

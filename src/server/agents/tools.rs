@@ -15,7 +15,7 @@ use crate::server::agents::{AgentReceiver, Hosted, Said, ToolCall, drive};
 use crate::server::guests::Destination;
 use crate::server::{ServerShard, records, workers};
 use crate::shard::{Call, ExecuteOptions};
-use crate::stream::{Kind, Kinds, Policy};
+use crate::stream::{Kind, Kinds, OnFull, Policy};
 use crate::tool::AGENT;
 use crate::wire::json::whole_number;
 
@@ -72,6 +72,7 @@ fn try_start_tool<R: Reactor + 'static>(
         start: Start::AfterSubscribers { count: 1, deadline: limits::ATTACH_DEADLINE },
         // The run's own readers decide how long it is held back.
         block_deadline: Some(limits::EXECUTION_DURATION_MAX),
+        on_full: OnFull::Pause,
         owner: hosted.owner,
         ..ExecuteOptions::default()
     };

@@ -5,8 +5,8 @@ use std::time::Duration;
 use crate::base::{ExecutionId, Principal};
 use crate::endpoint::front::bodies;
 use crate::endpoint::{
-    Answer, ApiError, DeliveryOptions, Execute, FrontOptions, FrontRun, IdempotencyKey,
-    StreamFormat, documents,
+    Answer, ApiError, DeliveryOptions, Execute, FrontOptions, IdempotencyKey, StreamFormat,
+    documents,
 };
 use crate::engine::{CancelError, Hold, Start, Status as ExecutionStatus};
 use crate::limits;
@@ -14,11 +14,12 @@ use crate::reactor::{ConnectionId, Reactor};
 use crate::server::calls::keys::Found;
 use crate::server::calls::threads;
 use crate::server::executions::{options_of, refusal};
+use crate::server::guests::Guests;
 use crate::server::hub::Answered;
 use crate::server::hub::connection::{Doing, Timer};
 use crate::server::{ServerShard, executions, hub, records, streams, workers};
-use crate::shard::ExecuteError;
-use crate::stream::{ExecutionState, Outcome};
+use crate::shard::{ExecuteError, Outlet};
+use crate::stream::{Durability, ExecutionState, Outcome};
 use crate::tool::{AGENT, StartError};
 use crate::wire::http1::Status;
 use crate::wire::write_json;
@@ -64,13 +65,21 @@ pub(in crate::server) fn run_tool<R: Reactor + 'static>(
     let asked = execute.stream.as_ref().and_then(|(_, delivery_options)| delivery_options.policy);
     let asked = asked.or(policy.map(|action| action.policy));
     let prepared = workers::prepare_tool(shard, owner, &execute.tool, &execute.arguments);
+    let is_for_front = matches!(execute.stream, Some((StreamFormat::Front(_), _)));
     let opened = prepared.map_err(ExecuteError::Start).and_then(|mut prepared| {
         prepared.trace = execute.trace.clone();
-        let of_tool = prepared.tool.as_ref().map(|tool| tool.subscribers.policy);
+        let is_kept = shard.durability_of(options.durability) != Durability::None;
+        let unchosen = executions::unchosen_policy(prepared.tool.as_deref(), is_kept);
+        let policy_then = asked.or(Some(unchosen.policy));
         let need = &mut prepared.need;
-        need.ring_bytes =
-            executions::served_ring_bytes(shard, asked.or(of_tool)).max(need.ring_bytes);
-        shard.execute_prepared(prepared, options)
+        need.ring_bytes = executions::served_ring_bytes(shard, policy_then).max(need.ring_bytes);
+        let mut guest = Guests::prepare(shard, &prepared.work, &options)?;
+        guest.policy = policy;
+        guest.enters = front.thread_id.clone().map(|id| Box::new((id, front.run_id.clone())));
+        if is_for_front && guest.agent.is_none() {
+            guest.arguments = short_arguments(&execute.arguments);
+        }
+        shard.open_execution(prepared, options, guest)
     });
     let execution = match opened {
         Ok(execution) => execution,
@@ -81,14 +90,12 @@ pub(in crate::server) fn run_tool<R: Reactor + 'static>(
         }
         Err(error) => return refuse_run(shard, id, command, &refusal(error)),
     };
-    shard.run_mut(execution.slot).guest.policy = policy;
     records::log_started(shard, id, execution, &execute.tool);
     if let Some(key) = execute.key {
         note_key(shard, (owner, key), execution, hold);
     }
-    enter_thread(shard, execution, owner, &front);
-    if let Some((StreamFormat::Front(_), _)) = &execute.stream {
-        keep_arguments(shard, execution, execute.arguments);
+    if let Some(thread) = &front.thread_id {
+        threads::announce_run(shard, execution, owner, thread);
     }
     if let Some((format, delivery_options)) = execute.stream {
         let action = FrontOptions { passed_over: front.passed_over, ..FrontOptions::default() };
@@ -163,35 +170,25 @@ fn answer_begun<R: Reactor + 'static>(
     hub::answer(shard, id, &Answer::created(&document, documents::location(execution)))
 }
 
-/// Keeps the arguments of a tool, if they are short. Parts of an agent tell its arguments.
-fn keep_arguments<R: Reactor + 'static>(
-    shard: &mut ServerShard<R>,
-    execution: ExecutionId,
-    arguments: serde_json::Value,
-) {
-    let run = shard.run_mut(execution.slot);
-    if run.names.has_parts {
-        return;
-    }
+/// Returns the arguments of a tool, if they are short. Parts of an agent tell its arguments.
+fn short_arguments(arguments: &serde_json::Value) -> Option<Box<serde_json::Value>> {
     let mut spelled = Vec::new();
-    write_json(&mut spelled, &arguments);
-    if spelled.len() <= limits::FRONT_ARGUMENTS_BYTES_MAX {
-        run.guest.arguments = Some(arguments.into());
-    }
+    write_json(&mut spelled, arguments);
+    (spelled.len() <= limits::FRONT_ARGUMENTS_BYTES_MAX).then(|| arguments.clone().into())
 }
 
-/// Registers a run in its thread, if it has one.
-fn enter_thread<R: Reactor + 'static>(
+/// Registers a new run in its thread, if it has one.
+pub(in crate::server) fn enter_thread<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     execution: ExecutionId,
-    owner: Principal,
-    front: &FrontRun,
 ) {
-    let Some(thread) = &front.thread_id else { return };
-    let run_id = front.run_id.clone();
-    let seat = shard.guests.conversations.enter(owner, thread, execution, run_id);
+    let begun_us = records::wall_us(shard);
+    let guest = &mut shard.run_mut(execution.slot).guest;
+    let (owner, Some(enters)) = (guest.owner, guest.enters.take()) else { return };
+    let (thread, run_id) = *enters;
+    let conversations = &shard.guests.conversations;
+    let seat = conversations.enter(owner, &thread, execution, run_id, begun_us);
     shard.run_mut(execution.slot).guest.thread = Some(seat.into());
-    threads::announce_run(shard, execution, owner, thread);
 }
 
 /// Answers why a run did not start, in the format of commands if the request was one.
@@ -238,6 +235,10 @@ fn give_result<R: Reactor + 'static>(
     mut status: ExecutionStatus,
 ) -> Answered {
     status.state = status.outcome.map_or(status.state, ExecutionState::Ended);
+    let is_kept = shard.run_of(status.id).is_some_and(|run| run.kept.is_some());
+    if is_kept && status.tail_seq > 1 {
+        return streams::send_result_kept(shard, id, status);
+    }
     let (data, _) = streams::held_payload(shard, &status, |_| true);
     hub::answer(shard, id, &Answer::json(Status::OK, &documents::result(&status, &data)))
 }
@@ -281,12 +282,14 @@ fn answer_waited<R: Reactor + 'static>(
     let hub = &mut shard.guests.hub;
     let connection = hub.connection(id).expect("a closed connection waits for nothing");
     connection.doing = Doing::Requests;
-    match shard.inspect(execution) {
+    let answered = match shard.inspect(execution) {
         Err(error) => hub::answer_error(shard, id, &error.into()),
         Ok(status) if is_complete(&status) => give_result(shard, id, status),
         Ok(status) => give_state(shard, id, &status),
     };
-    shard.guests.hub.resume_later(id);
+    if answered.is_now() {
+        shard.guests.hub.resume_later(id);
+    }
 }
 
 /// True if its result is complete. Subscribers may still have chunks to read.

@@ -10,6 +10,6 @@ mod threads;
 pub use keys::Keys;
 
 pub(in crate::server) use answer::{
-    answer_late, answer_waiting, await_result, cancel_call, run_tool,
+    answer_late, answer_waiting, await_result, cancel_call, enter_thread, run_tool,
 };
 pub(in crate::server) use threads::{ask_thread, cut_waiting, end_threads, home_of_named};

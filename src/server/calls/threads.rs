@@ -37,6 +37,7 @@ use crate::server::streams::follow::StreamHead;
 use crate::server::streams::front::{FrontState, Thread};
 use crate::server::{ServerShard, executions, hub, peers, streams};
 use crate::shard::act::read_chunk;
+use crate::shard::journal::RESTARTED;
 use crate::shard::run::Ring;
 use crate::stream::ExecutionState;
 use crate::tool::AGENT;
@@ -73,7 +74,7 @@ fn home_of_name<R: Reactor + 'static>(shard: &ServerShard<R>, name: &str) -> usi
     let mixed = name.bytes().fold(0_u32, |sum, byte| {
         sum.rotate_left(5).wrapping_add(u32::from(byte)).wrapping_mul(0x9e37_79b1)
     });
-    (mixed >> 16) as usize % shard.guests.peers.count().max(1)
+    (mixed >> 16) as usize % shard.guests.peers.listening_count().max(1)
 }
 
 /// Carries out a request about a thread.
@@ -121,6 +122,13 @@ fn is_under_way<R: Reactor + 'static>(shard: &mut ServerShard<R>, execution: Exe
     })
 }
 
+/// True if a page may not have seen the end of a run: it is under way, or a restart has ended it.
+fn is_unread<R: Reactor + 'static>(shard: &mut ServerShard<R>, execution: ExecutionId) -> bool {
+    let status = shard.inspect(execution);
+    let is_cut = status.is_ok_and(|status| status.error.as_deref() == Some(RESTARTED));
+    is_cut || is_under_way(shard, execution)
+}
+
 fn rejoin<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
@@ -128,7 +136,7 @@ fn rejoin<R: Reactor + 'static>(
     format: StreamFormat,
     delivery_options: DeliveryOptions,
 ) -> Answered {
-    let Some(execution) = newest.filter(|execution| is_under_way(shard, *execution)) else {
+    let Some(execution) = newest.filter(|execution| is_unread(shard, *execution)) else {
         return hub::answer(shard, id, &Answer::empty(Status::NO_CONTENT));
     };
     let follow = Follow {
@@ -347,7 +355,8 @@ fn last_words<R: Reactor + 'static>(
     execution: ExecutionId,
 ) -> Option<String> {
     let status = shard.inspect(execution).ok()?;
-    let run = shard.runs[execution.slot.index as usize].as_ref()?;
+    let place = shard.place_of(execution).slot.index;
+    let run = shard.runs[place as usize].as_ref()?;
     if status.head_seq == 0 || matches!(run.ring, Ring::None) {
         return None;
     }

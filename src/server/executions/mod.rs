@@ -9,17 +9,23 @@ mod ended;
 
 pub use ended::{EndedCounts, EndedExecutions};
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use crate::base::{ExecutionId, Handle, Principal, SubscriberId};
-use crate::endpoint::documents::Clock;
-use crate::endpoint::{ApiError, DeliveryOptions, ListAsk, Opening, PolicyChoice, documents};
-use crate::engine::{From, NotFound, SubscribeSpec};
+use crate::endpoint::documents::{Clock, Dates, Listed};
+use crate::endpoint::{
+    ApiError, DeliveryOptions, ListAsk, ListPlace, Opening, PolicyChoice, documents,
+};
+use crate::engine::{From, NotFound, Status as ExecutionStatus, SubscribeSpec};
+use crate::journal::Refused;
 use crate::limits;
 use crate::reactor::Reactor;
 use crate::server::ServerShard;
+use crate::server::guests::Guests;
 use crate::shard::{ExecuteError, ExecuteOptions};
-use crate::stream::{Deliver, OnFull, Outcome, Policy};
+use crate::stream::{ExecutionState, OnFull, Outcome, Policy};
+use crate::tool::{SubscribeDefaults, ToolSpec};
 use crate::wire::http1::Status;
 
 /// Counts an execution that has just ended. Returns the time from its request to its end.
@@ -42,8 +48,7 @@ pub(in crate::server) fn is_owned<R: Reactor + 'static>(
     id: ExecutionId,
     principal: Principal,
 ) -> bool {
-    let run = shard.runs.get(id.slot.index as usize).and_then(Option::as_ref);
-    run.is_some_and(|run| run.id == id && run.guest.owner == principal)
+    shard.run_of(id).is_some_and(|run| run.guest.owner == principal)
 }
 
 /// True if the execution belongs to this principal, and the engine has not forgotten it. An
@@ -53,7 +58,8 @@ pub(in crate::server) fn is_found<R: Reactor + 'static>(
     id: ExecutionId,
     principal: Principal,
 ) -> bool {
-    is_owned(shard, id, principal) && shard.engine.execution_id(id.slot) == Some(id)
+    let place = shard.place_of(id);
+    is_owned(shard, id, principal) && shard.engine.execution_id(place.slot) == Some(place)
 }
 
 /// Returns the executions of this shard that are on the page, and one more if there is one.
@@ -65,18 +71,40 @@ pub(in crate::server) fn list<R: Reactor + 'static>(
     let own = shard.runs.iter().flatten().filter(|run| run.guest.owner == principal);
     let ids: Vec<ExecutionId> = own.map(|run| run.id).collect();
     let clock = clock(shard);
-    let mut all = Vec::with_capacity(ids.len());
-    for id in ids {
+    let mut found = Vec::with_capacity(ids.len());
+    for &id in &ids {
         let Ok(status) = shard.inspect(id) else { continue };
-        let tool = tool_name(shard, id);
-        let place = clock.place_of(&status);
-        if ask.takes(&tool, status.state) && ask.after.as_ref().is_none_or(|after| place > *after) {
-            all.push((place, status, tool));
-        }
+        found.push((tool_name(shard, id), dates_of(shard, &status), status));
     }
+    let here = found.iter().map(|(tool, dates, status)| Listed::of(status, tool, *dates));
+    let Guests { archive, access, .. } = &shard.guests;
+    let ids: HashSet<ExecutionId> = ids.into_iter().collect();
+    let kept = archive.iter().filter(|(id, entry)| {
+        entry.is_owned_by(principal, access) && !ids.contains(id) && shard.keeps(*id)
+    });
+    let kept = kept.map(|(id, entry)| Listed {
+        id,
+        tool: &entry.tool,
+        state: ExecutionState::Ended(entry.outcome),
+        totals: entry.totals,
+        subscriber_count: 0,
+        dates: entry.dates,
+    });
+    let is_wanted = |listed: &Listed<'_>| ask.takes(listed.tool, listed.state);
+    let placed = here.chain(kept).filter(is_wanted).map(|listed| (listed.place(), listed));
+    let is_behind = |place: &ListPlace| ask.after.as_ref().is_none_or(|after| place > after);
+    let mut all: Vec<_> = placed.filter(|(place, _)| is_behind(place)).collect();
     all.sort_by(|a, b| a.0.cmp(&b.0));
     all.truncate(ask.limit as usize + 1);
-    documents::executions(all.iter().map(|(_, status, tool)| (status, tool.as_str())), clock)
+    documents::executions(all.into_iter().map(|(_, listed)| listed), clock)
+}
+
+/// Returns the dates of an execution, which may be from before a restart.
+fn dates_of<R: Reactor + 'static>(shard: &ServerShard<R>, status: &ExecutionStatus) -> Dates {
+    match shard.guests.archive.get(status.id) {
+        Some(entry) => entry.dates,
+        None => clock(shard).dates_of(status),
+    }
 }
 
 fn clock<R: Reactor + 'static>(shard: &ServerShard<R>) -> Clock {
@@ -89,11 +117,11 @@ pub(in crate::server) fn describe<R: Reactor + 'static>(
 ) -> Result<serde_json::Value, ApiError> {
     let subscribers = shard.subscribers(id)?;
     let status = shard.inspect(id)?;
-    let texts = shard.engine.progress_texts(id.slot);
+    let texts = shard.engine.progress_texts(shard.place_of(id).slot);
     let tool = tool_name(shard, id);
     let ticket = ticket_for(shard, id);
-    let ticket = ticket.as_deref();
-    Ok(documents::execution(&status, &tool, texts, &subscribers, ticket, clock(shard)))
+    let (ticket, dates) = (ticket.as_deref(), (dates_of(shard, &status), clock(shard)));
+    Ok(documents::execution(&status, &tool, texts, &subscribers, ticket, dates))
 }
 
 /// Returns the ticket that opens the stream of an execution to its owner, if streams need one.
@@ -101,8 +129,7 @@ pub(in crate::server) fn ticket_for<R: Reactor + 'static>(
     shard: &ServerShard<R>,
     id: ExecutionId,
 ) -> Option<String> {
-    let run = shard.runs.get(id.slot.index as usize)?.as_ref();
-    let owner = run.filter(|run| run.id == id)?.guest.owner;
+    let owner = shard.run_of(id)?.guest.owner;
     shard.guests.access.ticket(owner, id, shard.now)
 }
 
@@ -135,8 +162,9 @@ pub(in crate::server) fn options_of(
     opening: Opening,
     owner: Principal,
 ) -> (ExecuteOptions, Option<PolicyChoice>) {
-    let Opening { start, hold, retention, block_deadline, on_stall, timeouts, progress, policy } =
+    let Opening { start, hold, retention, block_deadline, on_stall, timeouts, progress, .. } =
         opening;
+    let Opening { durability, deliver, on_full, policy, .. } = opening;
     let options = ExecuteOptions {
         start,
         hold,
@@ -146,9 +174,9 @@ pub(in crate::server) fn options_of(
         timeouts,
         progress,
         grows: false,
-        durability: None,
-        deliver: Deliver::AtOnce,
-        on_full: OnFull::Gap,
+        durability,
+        deliver,
+        on_full: on_full.unwrap_or(OnFull::Pause),
         owner,
     };
     (options, policy)
@@ -171,10 +199,25 @@ pub(in crate::server) fn refusal(error: ExecuteError) -> ApiError {
             ApiError::new(Status::SERVICE_UNAVAILABLE, "memory_short", text)
                 .retry_after(limits::BUSY_RETRY_AFTER)
         }
-        ExecuteError::NoJournal { .. }
-        | ExecuteError::NothingKept { .. }
-        | ExecuteError::NotKept(_) => {
-            unreachable!("a server has no journal, and asks for none")
+        ExecuteError::NoJournal { .. } => {
+            ApiError::new(Status::BAD_REQUEST, "no_journal", text).field("durability")
+        }
+        ExecuteError::NothingKept { .. } => {
+            ApiError::new(Status::BAD_REQUEST, "nothing_kept", text).field("durability")
+        }
+        ExecuteError::NotKept(refused) => {
+            let error = match refused {
+                Refused::Full | Refused::TooMany => {
+                    ApiError::new(Status::INSUFFICIENT_STORAGE, "journal_full", text)
+                }
+                Refused::Broken => {
+                    ApiError::new(Status::SERVICE_UNAVAILABLE, "journal_broken", text)
+                }
+                Refused::TooLong => {
+                    return ApiError::new(Status::BAD_REQUEST, "too_long_for_journal", text);
+                }
+            };
+            error.retry_after(limits::BUSY_RETRY_AFTER)
         }
     }
 }
@@ -186,19 +229,25 @@ pub(in crate::server) fn spec_of<R: Reactor + 'static>(
     delivery_options: &DeliveryOptions,
     from: From,
 ) -> SubscribeSpec {
-    let run = shard.runs.get(execution.slot.index as usize).and_then(Option::as_ref);
-    let run = run.filter(|run| run.id == execution);
-    let default = run.and_then(|run| {
-        let of_tool = run.tool.as_ref().map(|tool| tool.subscribers);
-        run.guest.policy.or(of_tool.map(|default| PolicyChoice {
-            policy: default.policy,
-            limit_chunks: default.limit_chunks,
-            limit_bytes: default.limit_bytes,
-        }))
+    let run = shard.run_of(execution);
+    let default = run.and_then(|run| run.guest.policy).unwrap_or_else(|| {
+        let tool = run.and_then(|run| run.tool.as_deref());
+        unchosen_policy(tool, run.is_some_and(|run| run.kept.is_some()))
     });
-    let spec = delivery_options.spec(default.unwrap_or_default(), from);
+    let spec = delivery_options.spec(default, from);
     // The last bytes may be lost with the connection. The client resumes for them.
     SubscribeSpec { replays: spec.policy == Policy::Block, ..spec }
+}
+
+/// Returns the policy of subscribers that choose none, of an execution that names none. If it is
+/// kept on disk, nobody has to wait for a slow reader so that nothing is lost.
+pub(in crate::server) fn unchosen_policy(tool: Option<&ToolSpec>, is_kept: bool) -> PolicyChoice {
+    let SubscribeDefaults { policy, limit_chunks, limit_bytes } =
+        tool.map(|tool| tool.subscribers).unwrap_or_default();
+    match policy {
+        Policy::Block if is_kept => PolicyChoice { policy: Policy::Replay, ..<_>::default() },
+        policy => PolicyChoice { policy, limit_chunks, limit_bytes },
+    }
 }
 
 /// Checks that the subscriber belongs to this execution.

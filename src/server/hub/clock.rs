@@ -72,9 +72,8 @@ impl Connection {
             (Doing::Door, _) if self.is_last => None,
             (Doing::Door, _) => Some(None), // A line may be silent for ever.
             // Set where this state began.
-            (Doing::Result | Doing::Joining | Doing::Stream | Doing::Mcp | Doing::Part(_), _) => {
-                None
-            }
+            (Doing::Result | Doing::Joining | Doing::Recalling(_), _) => None,
+            (Doing::Stream | Doing::Mcp | Doing::Part(_), _) => None,
             (Doing::Closing | Doing::Moving(_), _) => None,
         }
     }

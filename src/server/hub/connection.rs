@@ -75,6 +75,8 @@ pub(in crate::server) enum Doing {
     Elsewhere,
     /// It wants to follow executions of several shards, and waits for their readers.
     Joining,
+    /// Its call names executions that are read from the disk.
+    Recalling(Box<ApiCall>),
     /// It follows one or several executions, or takes calls as a worker.
     Stream,
     /// It shares memory with another process.

@@ -30,6 +30,8 @@ pub(in crate::server) struct Giving<'a, R> {
     pub names: &'a Names,
     /// True if the execution has no other follower.
     pub is_alone: bool,
+    /// True if the chunk comes from its ring. The age of those on disk is no latency.
+    pub is_recent: bool,
 }
 
 impl Hub {
@@ -60,12 +62,15 @@ impl Hub {
     ) {
         let connection = self.connection(id).filter(|connection| !connection.is_aborted);
         let stream = connection.and_then(|connection| connection.stream.as_ref());
-        let Some((encoding, is_plain)) = stream.map(|stream| (stream.encoding, stream.is_plain()))
+        let Some((encoding, is_plain, is_apart)) =
+            stream.map(|stream| (stream.encoding, stream.is_plain(), stream.is_apart()))
         else {
             return;
         };
-        self.deliveries.note(chunk.published_at, Transport::Stream, 1);
-        if giving.is_alone || encoding == Encoding::Front {
+        if giving.is_recent {
+            self.deliveries.note(chunk.published_at, Transport::Stream, 1);
+        }
+        if giving.is_alone || is_apart {
             self.give_alone(id, source, chunk, giving);
             return;
         }
@@ -110,7 +115,11 @@ impl Hub {
         connection.write(|out| stream.write_chunk(out, &event));
         let written = connection.own_bytes() - before;
         let is_urged = connection.must_flush_after(written);
+        let is_whole = stream.is_whole();
         connection.stream = Some(stream);
+        if is_whole && self.whole.last() != Some(&id) {
+            self.whole.push(id);
+        }
         self.is_flush_urged |= is_urged;
         self.queued_bytes += written;
     }
@@ -125,8 +134,7 @@ impl Hub {
         if self.current.iter().all(Option::is_none) {
             self.queued_events += 1;
         }
-        let (shard, execution) = (chunk.execution.shard, chunk.execution.slot);
-        let key = Key { shard, execution, seq: chunk.seq, encoding };
+        let key = Key { nonce: chunk.execution.nonce, seq: chunk.seq, encoding };
         let frame = match self.frames.find(&key) {
             Some(frame) => {
                 giving.counters.frames_reused += 1;
@@ -218,6 +226,8 @@ impl Hub {
         } else if next == Next::Wait {
             stream.followed.clear();
             self.idle_threads.push(id);
+        } else if stream.open_count == 0 && stream.gathered.is_some() {
+            self.whole.push(id);
         } else if stream.open_count == 0 {
             connection.converse(|http, out| http.end_stream(out));
             connection.doing = Doing::Requests;
@@ -365,8 +375,9 @@ fn is_cut(delivery: &Delivery<'_>) -> bool {
 impl Stream {
     /// Returns what follows in this stream after `delivery`.
     fn next_behind(&mut self, delivery: &Delivery<'_>) -> Next {
+        let needs_all = self.gathered.is_none() && !self.is_whole();
         match (self.encoding, delivery) {
-            (Encoding::Output, _) if is_cut(delivery) => Next::Cut,
+            (Encoding::Output, _) if needs_all && is_cut(delivery) => Next::Cut,
             (Encoding::Front, Delivery::End(ended)) => {
                 let told = self.front.as_mut().expect("this encoding has one");
                 told.end_run(&self.followed[0].name, ended.end.state)

@@ -10,7 +10,6 @@
 //! follow this execution alone and all its kinds. Other clients get a prefix of their own, and the
 //! rest of the frame.
 
-use crate::base::Handle;
 use crate::limits;
 use crate::wire::events::WireEvent;
 use crate::wire::http1::{CHUNK_END, begin_chunk, end_chunk};
@@ -56,25 +55,24 @@ impl Frame {
 /// The identity of a frame: a chunk in one encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::server) struct Key {
-    /// The shard on which the execution lives.
-    pub shard: u8,
-    pub execution: Handle,
+    /// The nonce of the execution's id. Its place may be that of another one: an execution from
+    /// before a restart can have the same.
+    pub nonce: u64,
     pub seq: u64,
     pub encoding: Encoding,
 }
 
 /// A frame and its key. All zero is none, so the kernel provides the memory of the table as it is
-/// written. The words: the position and 1, the chunk's number, the execution, the offsets, and the
-/// length with the shard and the encoding.
+/// written. The words: the position and 1, the chunk's number, the execution's nonce, the offsets, and
+/// the length with the encoding.
 type Entry = [u64; 5];
 const NO_ENTRY: Entry = [0; 5];
 
 fn entry_of(key: &Key, frame: &Frame) -> Entry {
-    let Handle { index, generation } = key.execution;
-    let origin = u32::from(key.shard) << 8 | key.encoding as u32;
     let pair = |high: u32, low: u32| u64::from(high) << 32 | u64::from(low);
     let offsets = pair(frame.content, frame.middle);
-    [frame.at + 1, key.seq, pair(index, generation), offsets, pair(frame.length, origin)]
+    let length = pair(frame.length, key.encoding as u32);
+    [frame.at + 1, key.seq, key.nonce, offsets, length]
 }
 
 /// Returns the frame of an entry, if it has this key.
@@ -122,9 +120,7 @@ impl Frames {
     }
 
     fn slot(&self, key: &Key) -> usize {
-        let spread = u64::from(key.execution.index) * 0x9e37
-            + u64::from(key.shard) * 0x2545
-            + key.encoding as u64 * 0x51ed;
+        let spread = key.nonce.wrapping_add(key.encoding as u64 * 0x51ed);
         (key.seq.wrapping_add(spread) as usize) & (self.table.len() - 1)
     }
 
@@ -218,7 +214,7 @@ mod tests {
     const EXECUTION: &str = "0000000000000000000000000a";
 
     fn key(seq: u64, encoding: Encoding) -> Key {
-        Key { shard: 0, execution: Handle { index: 3, generation: 1 }, seq, encoding }
+        Key { nonce: 3, seq, encoding }
     }
 
     fn encode(frames: &mut Frames, seq: u64, encoding: Encoding, data: &[u8]) {
@@ -309,7 +305,7 @@ mod tests {
                 found_count += 1;
             }
             assert_eq!(frames.find(&key(seq, Encoding::Sse)), None);
-            let namesake = Key { shard: 1, ..key(seq, Encoding::Ndjson) };
+            let namesake = Key { nonce: 4, ..key(seq, Encoding::Ndjson) };
             assert_eq!(frames.find(&namesake), None);
         }
         assert!(refused_count > 3 && found_count > 1_000, "{refused_count} {found_count}");

@@ -88,6 +88,8 @@ pub(in crate::server) enum HubEvent {
     Finished(ConnectionId),
     /// The execution has ended, and connections wait for its result.
     Ended(ExecutionId),
+    /// The body of a known length is complete.
+    Whole(ConnectionId),
     /// The connection has a complete reply. Its next request may have arrived already.
     Answered(ConnectionId),
 }
@@ -131,6 +133,8 @@ pub(in crate::server) struct Hub {
     finished: Vec<ConnectionId>,
     /// Connections with a complete reply. Their next request may have arrived already.
     answered: Vec<ConnectionId>,
+    /// Connections whose body of a known length is complete, before the end of its execution.
+    whole: Vec<ConnectionId>,
     /// The number of workers' connections that have become able to take more calls.
     free_workers: u32,
     /// Connections that wait for the end of an execution.
@@ -206,6 +210,7 @@ impl Hub {
             broken: Vec::new(),
             finished: Vec::new(),
             answered: Vec::new(),
+            whole: Vec::new(),
             free_workers: 0,
             waiting: Vec::new(),
             ended: Vec::new(),
@@ -261,6 +266,9 @@ impl Hub {
         }
         if let Some(execution) = self.ended.pop() {
             return Some(HubEvent::Ended(execution));
+        }
+        if let Some(id) = self.whole.pop() {
+            return Some(HubEvent::Whole(id));
         }
         self.answered.pop().map(HubEvent::Answered)
     }
@@ -528,6 +536,7 @@ impl Hub {
             Doing::Requests
             | Doing::Elsewhere
             | Doing::Joining
+            | Doing::Recalling(_)
             | Doing::Part(_)
             | Doing::Mcp
             | Doing::Door
@@ -601,6 +610,7 @@ impl Hub {
             && self.finished.is_empty()
             && self.ended.is_empty()
             && self.answered.is_empty()
+            && self.whole.is_empty()
             && !self.has_sleepers())
     }
 

@@ -6,6 +6,8 @@ use smallvec::SmallVec;
 
 use crate::base::{ExecutionId, SubscriberId};
 use crate::endpoint::StreamBody;
+use crate::engine::Status;
+use crate::limits;
 use crate::server::hub::connection::Connection;
 use crate::server::hub::frames::{Encoding, Frame};
 use crate::server::streams::front::FrontState;
@@ -29,6 +31,57 @@ pub(in crate::server) struct Stream {
     pub cancels: Option<ExecutionId>,
     /// The state of the front end's stream, for [`Encoding::Front`].
     pub front: Option<Box<FrontState>>,
+    /// The part of the payload that is wanted, for a body of a known length.
+    pub window: Option<Window>,
+    /// The payload so far, if it is sent as part of a document.
+    pub gathered: Option<Box<Gathered>>,
+}
+
+/// A payload that is gathered for a document about an ended execution.
+#[derive(Debug)]
+pub(in crate::server) struct Gathered {
+    pub status: Status,
+    data: Vec<u8>,
+}
+
+impl Gathered {
+    pub fn new(status: Status) -> Gathered {
+        Gathered { status, data: Vec::new() }
+    }
+
+    /// Adds a chunk. Of a long payload, the end stays.
+    fn add(&mut self, chunk: &WireEvent<'_>) {
+        chunk.write_payload(&mut self.data);
+        if self.data.len() > 2 * limits::RESULT_KEPT_BYTES_MAX {
+            self.data.drain(..self.data.len() - limits::RESULT_KEPT_BYTES_MAX);
+        }
+    }
+
+    /// The payload, or its end.
+    pub fn data(&self) -> &[u8] {
+        &self.data[self.data.len().saturating_sub(limits::RESULT_KEPT_BYTES_MAX)..]
+    }
+}
+
+/// A part of a payload that is given chunk by chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::server) struct Window {
+    /// Number of bytes before it that are still to come.
+    pub skip_bytes: u64,
+    /// Number of its bytes that are still to come.
+    pub left_bytes: u64,
+}
+
+impl Window {
+    /// Removes everything from the end of `out`, from `from` on, that is not wanted.
+    fn cut(&mut self, out: &mut Vec<u8>, from: usize) {
+        let skipped_bytes = ((out.len() - from) as u64).min(self.skip_bytes);
+        self.skip_bytes -= skipped_bytes;
+        out.drain(from..from + skipped_bytes as usize);
+        let wanted_bytes = ((out.len() - from) as u64).min(self.left_bytes);
+        self.left_bytes -= wanted_bytes;
+        out.truncate(from + wanted_bytes as usize);
+    }
 }
 
 /// The origin of events.
@@ -119,11 +172,32 @@ impl Stream {
             self.write_event(out, chunk, true);
             return;
         }
+        if let Some(gathered) = &mut self.gathered {
+            return gathered.add(chunk);
+        }
+        if let Some(window) = &mut self.window {
+            let from = out.len();
+            chunk.write_payload(out);
+            window.cut(out, from);
+            return;
+        }
         let open = (self.body == StreamBody::Chunked).then(|| begin_chunk(out));
         chunk.write_payload(out);
         if let Some(open) = open {
             end_chunk(out, open);
         }
+    }
+
+    /// True if the body has a known length, and all of its bytes were written, or if everything was
+    /// gathered.
+    pub fn is_whole(&self) -> bool {
+        let is_gathered = self.gathered.is_some() && self.open_count == 0;
+        is_gathered || self.window.is_some_and(|window| window.left_bytes == 0)
+    }
+
+    /// True if nothing of it is shared with other connections.
+    pub fn is_apart(&self) -> bool {
+        self.encoding == Encoding::Front || self.window.is_some() || self.gathered.is_some()
     }
 
     /// Writes an event other than a shared frame. With `has_id` a client can resume after it.

@@ -35,7 +35,7 @@ pub(in crate::server) fn pass_on_asked<R: Reactor + 'static>(
     let home = match (&ask, shard_of(&ask)) {
         (_, Some(shard)) => usize::from(shard),
         (Ask::CallTool { name, .. }, None) if workers::is_virtual(shard, owner, name) => {
-            usize::from(owner.0) % shard.guests.peers.count().max(1)
+            usize::from(owner.0) % shard.guests.peers.listening_count().max(1)
         }
         _ => peers::own_index(shard),
     };

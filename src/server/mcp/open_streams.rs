@@ -13,7 +13,6 @@ use crate::mcp::results::Results;
 use crate::mcp::streams::{self, ReadError, StreamCall};
 use crate::mcp::{CallMeta, CallResult, Context, Rest};
 use crate::reactor::Reactor;
-use crate::server::guests::ServedRun;
 use crate::server::mcp::answer::{Reply, Source};
 use crate::server::mcp::call::Stage;
 use crate::server::mcp::kept_output::{KeptOutput, Role};
@@ -461,7 +460,7 @@ pub(in crate::server) fn token_of<R: Reactor + 'static>(
     shard: &ServerShard<R>,
     id: ExecutionId,
 ) -> Option<String> {
-    known_run(shard, id)?.names.token.clone()
+    shard.run_of(id)?.names.token.clone()
 }
 
 /// Returns the URL path of the native stream; `None` without HTTP, or if the execution is
@@ -470,7 +469,7 @@ pub(in crate::server) fn events_of<R: Reactor + 'static>(
     shard: &ServerShard<R>,
     id: ExecutionId,
 ) -> Option<String> {
-    let run = known_run(shard, id)?;
+    let run = shard.run_of(id)?;
     let has_http = shard.guests.hub.is_listening();
     has_http.then(|| {
         let path = format!("/v1/executions/{id}/events");
@@ -479,14 +478,6 @@ pub(in crate::server) fn events_of<R: Reactor + 'static>(
             None => path,
         }
     })
-}
-
-pub(in crate::server) fn known_run<R: Reactor + 'static>(
-    shard: &ServerShard<R>,
-    id: ExecutionId,
-) -> Option<&ServedRun> {
-    let run = shard.runs.get(id.slot.index as usize)?.as_ref()?;
-    (run.id == id).then_some(run)
 }
 
 pub(in crate::server) fn meta_of<'a>(

@@ -125,7 +125,8 @@ fn output_held<R: Reactor + 'static>(
     id: ExecutionId,
 ) -> Option<Vec<u8>> {
     let status = shard.inspect(id).ok()?;
-    let run = shard.runs[id.slot.index as usize].as_ref()?;
+    let place = shard.place_of(id).slot.index;
+    let run = shard.runs[place as usize].as_ref()?;
     let mut output = Vec::new();
     for seq in status.tail_seq.max(1)..=status.head_seq {
         if let Ok((_, payload)) = read_chunk(run, seq, &mut shard.scratch) {

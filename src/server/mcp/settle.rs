@@ -30,7 +30,7 @@ pub(in crate::server) fn settle_mcp<R: Reactor + 'static>(shard: &mut ServerShar
 fn settle_keep<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
     let mcp = &shard.guests.mcp;
     let Some(keep) = mcp.keeps.get(handle) else { return };
-    let run = keep.execution.and_then(|id| open_streams::known_run(shard, id));
+    let run = keep.execution.and_then(|id| shard.run_of(id));
     let has_panicked = run.is_some_and(|run| run.has_panicked);
     let mcp = &mut shard.guests.mcp;
     let keep = mcp.keeps.get_mut(handle).expect("as above");

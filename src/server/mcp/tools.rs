@@ -21,7 +21,7 @@ use crate::server::mcp::kept_output::{KeptOutput, Role};
 use crate::server::mcp::{McpReceiver, answer, ask, open_streams, questions, receive, result};
 use crate::server::{ServerShard, executions, records, workers};
 use crate::shard::{ExecuteError, ExecuteOptions};
-use crate::stream::{Kind, Kinds, Policy};
+use crate::stream::{Kind, Kinds, OnFull, Policy};
 use crate::tool::{Asking, Prepared, Replies, StartError, TaskSupport, ToolSpec};
 
 /// A call of a tool: the tool, the asker, the arguments, and the answers to its questions so far.
@@ -245,6 +245,7 @@ pub(in crate::server) fn open_kept<R: Reactor + 'static>(
         start: Start::AfterSubscribers { count: subscriber_count, deadline },
         retention,
         grows,
+        on_full: OnFull::Pause,
         owner,
         ..ExecuteOptions::default()
     };

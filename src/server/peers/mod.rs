@@ -35,6 +35,8 @@ use crate::wire::http1::Status;
 pub(in crate::server) struct Peers<R: Reactor + 'static> {
     /// The mailboxes of all shards, its own included.
     mailboxes: Vec<Mailbox<R, Guests<R>>>,
+    /// Number of shards that listen: the first ones.
+    listening_count: usize,
     /// The numbers of the shards that have died, in order.
     dead: Vec<u8>,
     /// Those of them whose open questions are not settled.
@@ -54,6 +56,7 @@ impl<R: Reactor + 'static> Peers<R> {
     pub fn new() -> Peers<R> {
         Peers {
             mailboxes: Vec::new(),
+            listening_count: 0,
             dead: Vec::new(),
             mourned: Vec::new(),
             open: OpenQuestions::default(),
@@ -68,6 +71,12 @@ impl<R: Reactor + 'static> Peers<R> {
     /// Returns the number of shards, or 0 if the shard is alone.
     pub fn count(&self) -> usize {
         self.mailboxes.len()
+    }
+
+    /// Returns the number of shards that listen, or 0 if the shard is alone. The names of new
+    /// things select one of these.
+    pub fn listening_count(&self) -> usize {
+        self.listening_count
     }
 
     /// Returns the numbers of the shards that have died.
@@ -187,11 +196,20 @@ impl<R: Reactor + 'static> Peers<R> {
 /// shards use [`set_peers`].
 pub(in crate::server) fn introduce<R: Reactor + 'static>(shards: &mut [ServerShard<R>]) {
     let peers: Vec<Mailbox<R, Guests<R>>> = shards.iter().map(ServerShard::mailbox).collect();
-    shards.iter_mut().for_each(|shard| shard.guests.peers.mailboxes.clone_from(&peers));
+    for shard in shards {
+        shard.guests.peers.mailboxes.clone_from(&peers);
+        shard.guests.peers.listening_count = peers.len();
+    }
 }
 
-/// Sets the shards of the server, including this one, in the order of their numbers.
-pub(in crate::server) fn set_peers(shard: &mut ServerShard, peers: &[ServerHandle]) {
+/// Sets the shards of the server, including this one, in the order of their numbers. So many of them
+/// listen, the first ones.
+pub(in crate::server) fn set_peers(
+    shard: &mut ServerShard,
+    peers: &[ServerHandle],
+    listening_count: usize,
+) {
+    shard.guests.peers.listening_count = listening_count;
     shard.guests.peers.mailboxes = peers.iter().map(ServerHandle::to_mailbox).collect();
 }
 

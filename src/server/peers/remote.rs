@@ -270,6 +270,7 @@ impl Remotes {
                     now,
                     names: &remote.names,
                     is_alone,
+                    is_recent: true,
                 };
                 hub.give(id, Source::There(at), chunk, giving);
                 continue;

@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use crate::base::{ExecutionId, SubscriberId};
 use crate::endpoint::{
-    Answer, ApiError, DeliveryOptions, Follow, FrontOptions, StreamBody, StreamFormat,
+    Answer, ApiError, DeliveryOptions, Follow, FrontOptions, PayloadPart, StreamBody, StreamFormat,
 };
 use crate::engine::{From, SubscribeError, SubscribeSpec, Subscribed};
 use crate::reactor::{ConnectionId, Reactor};
@@ -12,7 +12,7 @@ use crate::server::guests::{Destination, Guests};
 use crate::server::hub::Answered;
 use crate::server::hub::connection::{Doing, Timer, kernel_bytes_for};
 use crate::server::hub::frames::Encoding;
-use crate::server::hub::stream::{Source, Stream};
+use crate::server::hub::stream::{Source, Stream, Window};
 use crate::server::peers::join::{Part, Parts};
 use crate::server::streams::attached::{AllAttached, Attached};
 use crate::server::streams::front::FrontState;
@@ -133,9 +133,11 @@ pub(in crate::server) fn begin<R: Reactor + 'static>(
     let around = hub.around(id, (access, tally), now);
     let (retry, beat) = (hub.retry(), hub.first_beat());
     let connection = hub.writable(id).expect("its request is being answered");
-    let StreamHead { encoding, media_type, headers, is_combined, front } = head;
-    let body =
-        connection.converse(|http, out| http.begin_stream_with(media_type, headers, &around, out));
+    let StreamHead { encoding, media_type, headers, is_combined, front, payload } = head;
+    let body = connection.converse(|http, out| match &payload {
+        Some(payload) => http.begin_payload(&payload.0, &around, out),
+        None => http.begin_stream_with(media_type, headers, &around, out),
+    });
     if body == StreamBody::None {
         attached::detach_all_of(shard, attached, Parts::new());
         return Answered::Now;
@@ -150,18 +152,21 @@ pub(in crate::server) fn begin<R: Reactor + 'static>(
         open_count: open_count as u32,
         cancels: None,
         front,
+        window: payload.map(|payload| payload.1),
+        gathered: None,
     });
     if encoding == Encoding::Sse {
         connection.write(|out| stream.write_retry(out, retry));
     }
     let mut kernel_bytes = kernel_bytes_for(None);
-    for (execution, attached) in &attached {
+    for (_, attached) in &attached {
         let Some(agreed) = attached.agreed() else { continue };
         kernel_bytes = kernel_bytes.min(kernel_bytes_for(agreed.replay));
         let (names, tool) = match attached {
             Attached::There(joined) => (&joined.names, joined.tool.as_str()),
-            Attached::Here(_) | Attached::Over { .. } => {
-                let run = shard.runs[execution.slot.index as usize].as_ref();
+            Attached::Over { .. } => unreachable!("it has no terms"),
+            Attached::Here(subscribed) => {
+                let run = shard.runs[subscribed.execution.index as usize].as_ref();
                 let run = run.expect("it was just subscribed to");
                 (&run.names, run.tool.as_ref().map_or("", |tool| tool.name.as_str()))
             }
@@ -211,7 +216,8 @@ pub(in crate::server) fn unfollow<R: Reactor + 'static>(
     // Without an end its connection would wait for ever.
     if let Some(id) = followed_by {
         let delivery = Delivery::End(Ended { end, error: None });
-        let run = shard.runs[execution.slot.index as usize].as_ref();
+        let place = shard.place_of(execution).slot.index;
+        let run = shard.runs[place as usize].as_ref();
         let hub = &mut shard.guests.hub;
         hub.tell_here(id, subscriber, run, &delivery);
     }
@@ -228,11 +234,14 @@ pub(in crate::server) struct StreamHead {
     /// True if the request named executions as a list.
     pub is_combined: bool,
     pub front: Option<Box<FrontState>>,
+    /// The part of a payload that the body is, if its length is known.
+    pub payload: Option<Box<(PayloadPart, Window)>>,
 }
 
 impl StreamHead {
     pub fn of(encoding: Encoding, media_type: &'static str) -> StreamHead {
-        StreamHead { encoding, media_type, headers: &[], is_combined: false, front: None }
+        let (is_combined, front, payload) = (false, None, None);
+        StreamHead { encoding, media_type, headers: &[], is_combined, front, payload }
     }
 }
 

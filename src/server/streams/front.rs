@@ -49,6 +49,9 @@ enum Opening {
     /// In the middle, for a reader of this kind. Holds the first and last chunk that were lost
     /// before.
     Middle(FrontReader, Option<(u64, u64)>),
+    /// In the middle, for a reader of this kind. The chunks before this one come from the disk
+    /// first, and the reader is not sent them.
+    Primed(FrontReader, u64),
 }
 
 /// A thread that is followed from run to run.
@@ -105,6 +108,9 @@ impl FrontState {
 
     /// Appends the events that this client gets for an event, which may be none.
     pub fn write(&mut self, event: &WireEvent<'_>, out: &mut Vec<u8>) {
+        if self.is_primed_with(event, out) {
+            return;
+        }
         let Some(front) = &mut self.front else { return };
         match event {
             WireEvent::Started(started) => match &self.opening {
@@ -128,6 +134,7 @@ impl FrontState {
                         front.write(FrontItem::Gap(&gap), out);
                     }
                 }
+                Opening::Primed(..) => unreachable!("its writer is primed with it"),
             },
             WireEvent::Chunk(chunk) => front.write(FrontItem::Chunk(chunk), out),
             WireEvent::Part(part) => front.write(FrontItem::Chunk(&chunk_of(part)), out),
@@ -135,6 +142,36 @@ impl FrontState {
             WireEvent::Progress(progress) => front.write(FrontItem::Progress(progress), out),
             WireEvent::End(end) => front.write(FrontItem::End(end), out),
         }
+    }
+}
+
+impl FrontState {
+    /// Primes the writer with an event from before the position of the client, and opens the stream
+    /// once that is reached. Returns true if the client is not sent the event.
+    fn is_primed_with(&mut self, event: &WireEvent<'_>, out: &mut Vec<u8>) -> bool {
+        let Opening::Primed(reader, until_seq) = self.opening else { return false };
+        let Some(front) = &mut self.front else { return false };
+        let last_seq = match event {
+            WireEvent::Started(_) | WireEvent::Progress(_) => 0,
+            WireEvent::Chunk(chunk) => chunk.seq,
+            WireEvent::Part(part) => part.seq,
+            WireEvent::Gap(gap) => gap.to_seq,
+            WireEvent::End(_) => u64::MAX,
+        };
+        match event {
+            _ if last_seq >= until_seq => {}
+            WireEvent::Started(started) => front.prime(FrontItem::Started(started)),
+            WireEvent::Progress(progress) => front.prime(FrontItem::Progress(progress)),
+            WireEvent::Chunk(chunk) => front.prime(FrontItem::Chunk(chunk)),
+            WireEvent::Part(part) => front.prime(FrontItem::Chunk(&chunk_of(part))),
+            WireEvent::Gap(gap) => front.prime(FrontItem::Gap(gap)),
+            WireEvent::End(end) => front.prime(FrontItem::End(end)),
+        }
+        if last_seq.saturating_add(1) >= until_seq {
+            front.reopen(reader, out);
+            self.opening = Opening::Middle(reader, None);
+        }
+        last_seq < until_seq
     }
 }
 
@@ -220,12 +257,16 @@ pub(in crate::server) fn follow_in_words<R: Reactor + 'static>(
     let since = since.and_then(|since| front.set_since(since));
     let Beginning { from, primed_until, lost } = beginning(&status, from, since)?;
     let kinds = follow.delivery_options.kinds;
-    let opening = match primed_until {
-        1 => Opening::Start(passed_over.clone()),
+    let is_new = since.is_none_or(|since| since.is_reopened);
+    let reader = if is_new { FrontReader::New } else { FrontReader::Returning };
+    let is_kept = shard.run_of(execution).is_some_and(|run| run.kept.is_some());
+    let (opening, from) = match primed_until {
+        1 => (Opening::Start(passed_over.clone()), from),
+        // The disk has what the ring does not hold any more.
+        _ if is_kept && status.tail_seq > 1 => (Opening::Primed(reader, primed_until), From::Start),
         _ => {
             prime(shard, &mut front, &status, primed_until, kinds);
-            let is_new = since.is_none_or(|since| since.is_reopened);
-            Opening::Middle(if is_new { FrontReader::New } else { FrontReader::Returning }, lost)
+            (Opening::Middle(reader, lost), from)
         }
     };
     let spec = executions::spec_of(shard, execution, &follow.delivery_options, from);
@@ -242,7 +283,7 @@ pub(in crate::server) fn front_of<R: Reactor + 'static>(
     format: FrontFormat,
     channels: &Channels,
 ) -> Front {
-    let run = shard.runs[execution.slot.index as usize].as_ref().expect("the caller found it");
+    let run = shard.run_of(execution).expect("the caller found it");
     let tool = run.tool.as_ref().map_or("", |tool| tool.name.as_str());
     let mut names = FrontNames::new(&run.names.execution, tool);
     if let Some(arguments) = &run.guest.arguments {
@@ -271,7 +312,8 @@ fn prime<R: Reactor + 'static>(
     until_seq: u64,
     kinds: Kinds,
 ) {
-    let run = shard.runs[status.id.slot.index as usize].as_ref().expect("the caller found it");
+    let place = shard.place_of(status.id).slot.index;
+    let run = shard.runs[place as usize].as_ref().expect("the caller found it");
     let started = events::StartedEvent {
         execution: &run.names.execution,
         subscriber: "",
@@ -305,6 +347,7 @@ impl StreamHead {
             headers: format.headers(),
             is_combined: false,
             front: Some(Box::new(told)),
+            payload: None,
         }
     }
 }

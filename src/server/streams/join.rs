@@ -37,16 +37,16 @@ fn join_one<R: Reactor + 'static>(
     if !executions::is_owned(shard, execution, *principal) {
         return Part::Refused(NotFound.into());
     }
-    let run = shard.runs.get(execution.slot.index as usize).and_then(Option::as_ref);
-    if let Some(run) = run.filter(|run| run.id == execution) {
-        if run.reader().is_none() {
+    let place = shard.place_of(execution).slot;
+    if let Some(run) = shard.run_of(execution) {
+        if run.reader().is_none() && !run.has_verdict {
             let text = "an execution on another shard waits for a ring";
             let error = ApiError::new(Status::SERVICE_UNAVAILABLE, "queued", text);
             let error = error.field("executions").retry_after(limits::BUSY_RETRY_AFTER);
             return Part::Refused(error);
         }
         // The reader may have seen more than the engine was told.
-        shard.ingest(execution.slot.index);
+        shard.ingest(place.index);
     }
     if seen_ends.contains(&execution) && is_over(shard, execution) {
         return Part::SeenToEnd;
@@ -61,7 +61,7 @@ fn join_one<R: Reactor + 'static>(
         Err(error) => return Part::Refused(error.into()),
     };
     let (names, tool) =
-        (shard.run_mut(execution.slot).names.clone(), executions::tool_name(shard, execution));
+        (shard.run_mut(place).names.clone(), executions::tool_name(shard, execution));
     let coalesce = delivery_options.coalesce;
     Part::Joined(Box::new(Joined { subscriber, names, tool, coalesce }))
 }

@@ -1,8 +1,9 @@
 //! The messages of other shards: each is passed to the guest that it is for.
 
 use crate::reactor::Reactor;
+use crate::server::peers::join::Wanted;
 use crate::server::peers::{Answer, Question, Subject, Ticket, ToPeer};
-use crate::server::turn::{moves, parts};
+use crate::server::turn::{moves, parts, recall};
 use crate::server::{ServerShard, calls, mcp, peers, shm, streams};
 
 /// Handles a message.
@@ -12,18 +13,17 @@ pub(in crate::server) fn on_message<R: Reactor + 'static>(
 ) {
     match message {
         ToPeer::Arrive(moving) => moves::take_in(shard, *moving),
-        ToPeer::Ask(asker, ticket, question) => {
-            let answer = match question {
-                Question::Part(call, principal) => {
-                    Answer::Part(parts::part_of(shard, &call, principal))
+        ToPeer::Ask(asker, ticket, question) => match question {
+            Question::Part(call, principal) => {
+                let part = parts::part_of(shard, &call, principal);
+                answer(shard, asker, ticket, Answer::Part(part));
+            }
+            Question::Join(wanted) => {
+                if let Some(wanted) = recall::ready_join(shard, asker, ticket, wanted) {
+                    join(shard, asker, ticket, &wanted);
                 }
-                Question::Join(wanted) => Answer::Joined(streams::join_for(shard, &wanted)),
-            };
-            let own = peers::own_index(shard) as u8;
-            // If it takes no message, its connection waits in vain, or is gone. Readers that are
-            // dropped here count as broken connections.
-            let _ = peers::send(shard, asker.into(), ToPeer::Answer(own, ticket, answer));
-        }
+            }
+        },
         ToPeer::Answer(peer, ticket, answer) => take_answer(shard, peer, ticket, answer),
         ToPeer::RunBegan(principal, thread) => calls::cut_waiting(shard, principal, &thread),
         ToPeer::RequestOver(session, id) => mcp::finish_here(shard, session, &id),
@@ -36,6 +36,29 @@ pub(in crate::server) fn on_message<R: Reactor + 'static>(
             settle_deaths(shard);
         }
     }
+}
+
+/// Answers another shard that wants readers.
+pub(in crate::server) fn join<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    asker: u8,
+    ticket: Ticket,
+    wanted: &Wanted,
+) {
+    let joined = streams::join_for(shard, wanted);
+    answer(shard, asker, ticket, Answer::Joined(joined));
+}
+
+fn answer<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    asker: u8,
+    ticket: Ticket,
+    answer: Answer,
+) {
+    let own = peers::own_index(shard) as u8;
+    // If it takes no message, its connection waits in vain, or is gone. Readers that are dropped
+    // here count as broken connections.
+    let _ = peers::send(shard, asker.into(), ToPeer::Answer(own, ticket, answer));
 }
 
 fn take_answer<R: Reactor + 'static>(

@@ -5,6 +5,7 @@
 //!
 //! - `sockets.rs` (received bytes, ends, losses), `admit.rs` (new connections).
 //! - `requests.rs` (the requests of the HTTP API), `parts.rs` (those that all shards answer).
+//! - `recall.rs` (those that name executions which only the disk has).
 //! - `messages.rs` (other shards), `moves.rs` (connections from and to them), `remotes.rs` (their
 //!   rings).
 //! - `timers.rs` (deadlines), `flush.rs` (the end of the turn), `ends.rs` (the end of the server).
@@ -15,6 +16,7 @@ mod flush;
 mod messages;
 mod moves;
 mod parts;
+pub(in crate::server) mod recall;
 mod remotes;
 mod requests;
 mod sockets;

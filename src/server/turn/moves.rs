@@ -62,7 +62,7 @@ fn workshop_of<R: Reactor + 'static>(
         }
         _ => false,
     };
-    is_there.then(|| usize::from(principal.0) % shard.guests.peers.count().max(1))
+    is_there.then(|| usize::from(principal.0) % shard.guests.peers.listening_count().max(1))
 }
 
 /// Sends a connection whose socket was released to its new shard.

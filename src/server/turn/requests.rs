@@ -46,6 +46,11 @@ pub(in crate::server) fn carry_out_call<R: Reactor + 'static>(
         ApiCall::Work(work) => workers::let_work(shard, id, *work, principal),
         ApiCall::Deliver(deliver) => workers::deliver(shard, id, deliver, principal),
         ApiCall::Mcp(request) => mcp::answer_mcp(shard, id, *request, principal),
+        ApiCall::ReadDoor(door) if shard.place_of(door.execution) != door.execution => {
+            let text = "the execution is on disk only; read its events over HTTP";
+            let error = ApiError::new(Status::GONE, "no_longer_held", text);
+            hub::answer_error(shard, id, &error)
+        }
         ApiCall::ReadDoor(door) => shm::read_at_door(shard, id, &door),
         ApiCall::Produce(produce) => shm::produce_at_door(shard, id, *produce, principal),
         ApiCall::Thread(call) => calls::ask_thread(shard, id, *call, principal),

@@ -10,7 +10,7 @@ use crate::server::hub::frames::Encoding;
 use crate::server::hub::stream::Source;
 use crate::server::hub::tls::Opened;
 use crate::server::outgoing::Belongs;
-use crate::server::turn::{admit, moves, requests};
+use crate::server::turn::{admit, moves, recall, requests};
 use crate::server::{ServerShard, hub, mcp, outgoing, peers, records, shm, workers};
 use crate::trace::Level;
 
@@ -161,7 +161,9 @@ pub(in crate::server) fn take_step<R: Reactor + 'static>(
                     peers::begin_move(shard, id, call, home);
                     return;
                 }
-                match is_of_many(&call) {
+                let is_of_many = is_of_many(&call);
+                let Some(call) = recall::ready_call(shard, id, call) else { break };
+                match is_of_many {
                     true => part_count += 1,
                     false => request_count += 1,
                 }
@@ -223,6 +225,7 @@ fn peer_ended<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: ConnectionId
         Doing::Result
         | Doing::Elsewhere
         | Doing::Joining
+        | Doing::Recalling(_)
         | Doing::Stream
         | Doing::Mcp
         | Doing::Door

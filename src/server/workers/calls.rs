@@ -83,6 +83,8 @@ pub(in crate::server) fn let_work<R: Reactor + 'static>(
         followed: SmallVec::new(),
         open_count: 0,
         cancels: None,
+        window: None,
+        gathered: None,
     };
     connection.write(|out| stream.write_retry(out, retry));
     connection.doing = Doing::Stream;
@@ -149,7 +151,7 @@ fn accept_part<R: Reactor + 'static>(
     if !executions::is_owned(shard, id, principal) {
         return Err(NotFound);
     }
-    let run = shard.runs[id.slot.index as usize].as_ref().expect("it is owned");
+    let run = shard.run_of(id).expect("it is owned");
     let is_over = !matches!(run.producer, Producer::Feed);
     let call = run.guest.call.as_ref().ok_or(NotFound)?;
     if call.session.as_ref() != Some(&deliver.session) {
@@ -185,8 +187,7 @@ fn look_at_call<R: Reactor + 'static, T>(
     id: ExecutionId,
     look: impl FnOnce(&mut OpenCall, &mut Publish<'_>) -> T,
 ) -> Option<T> {
-    let run = shard.runs.get_mut(id.slot.index as usize)?.as_mut();
-    let mut call = run.filter(|run| run.id == id)?.guest.call.take()?;
+    let mut call = shard.run_of_mut(id)?.guest.call.take()?;
     let result =
         look(&mut call, &mut |kind, bytes| shard.publish_pieces(id, kind, bytes).map_err(|_| Gone));
     match call.gathers_for() {
@@ -197,8 +198,7 @@ fn look_at_call<R: Reactor + 'static, T>(
         None if !call.is_gathering() => disarm_call(shard, &mut call),
         None => {}
     }
-    let run = shard.runs[id.slot.index as usize].as_mut();
-    match run.filter(|run| run.id == id) {
+    match shard.run_of_mut(id) {
         Some(run) => run.guest.call = Some(call),
         // The chunks just published have caused the removal of the execution.
         None => disarm_call(shard, &mut call),
@@ -214,8 +214,7 @@ fn disarm_call<R: Reactor + 'static>(shard: &mut ServerShard<R>, call: &mut Open
 
 /// Ends the execution of a call whose last part is published.
 fn finish_call<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: ExecutionId) {
-    let run = shard.runs[id.slot.index as usize].as_ref().filter(|run| run.id == id);
-    let result = run.and_then(|run| run.guest.call.as_ref()?.result().cloned());
+    let result = shard.run_of(id).and_then(|run| run.guest.call.as_ref()?.result().cloned());
     if let Some(result) = result {
         let result = result.as_ref().map(|_| ()).map_err(|text| &**text);
         let _ = shard.finish(id, result); // It may have ended otherwise.
@@ -333,8 +332,7 @@ pub(in crate::server) fn settle_calls<R: Reactor + 'static>(shard: &mut ServerSh
         let Guests { hub, workers, .. } = &mut shard.guests;
         let is_free = |id| hub.connection(id).is_some_and(|connection| connection.is_free());
         let Some((call, session, id)) = workers.assign(is_free) else { return };
-        let run = shard.runs[call.slot.index as usize].as_mut().filter(|run| run.id == call);
-        let call_of = run.and_then(|run| run.guest.call.as_mut());
+        let call_of = shard.run_of_mut(call).and_then(|run| run.guest.call.as_mut());
         call_of.expect("a call that has ended does not wait").session = Some(session);
         tell_call(shard, id, call);
     }
@@ -351,12 +349,13 @@ fn settle_ended<R: Reactor + 'static>(
         let document = documents::cancelled_call(call, outcome);
         tell_worker(shard, id, "cancel", &document);
     }
-    let run = shard.runs[call.slot.index as usize].as_mut().filter(|run| run.id == call);
-    if let Some(call) = run.and_then(|run| run.guest.call.as_mut()) {
+    let mut deadline = None;
+    if let Some(call) = shard.run_of_mut(call).and_then(|run| run.guest.call.as_mut()) {
         call.let_go();
-        if let Some(deadline) = call.deadline.take() {
-            shard.guests.workers.disarm(deadline);
-        }
+        deadline = call.deadline.take();
+    }
+    if let Some(deadline) = deadline {
+        shard.guests.workers.disarm(deadline);
     }
     look_at_parts(shard, call);
 }
@@ -367,8 +366,7 @@ fn tell_call<R: Reactor + 'static>(
     id: ConnectionId,
     call: ExecutionId,
 ) {
-    let run = shard.runs[call.slot.index as usize].as_ref().filter(|run| run.id == call);
-    let Some(run) = run else { return };
+    let Some(run) = shard.run_of(call) else { return };
     let Some(open) = &run.guest.call else { return };
     let name = run.tool.as_ref().map_or("", |tool| tool.name.as_str());
     let (arguments, next_seq) = (&open.arguments, open.next_seq());
@@ -433,9 +431,7 @@ pub(in crate::server) fn end_workers<R: Reactor + 'static>(shard: &mut ServerSha
 /// # Panics
 /// If it is inconsistent.
 pub(in crate::server) fn audit_calls<R: Reactor + 'static>(shard: &ServerShard<R>) {
-    let run =
-        |id: ExecutionId| shard.runs[id.slot.index as usize].as_ref().filter(|run| run.id == id);
-    shard.guests.workers.audit(|id| run(id).is_some_and(|run| run.guest.call.is_some()));
+    shard.guests.workers.audit(|id| shard.run_of(id).is_some_and(|run| run.guest.call.is_some()));
     for run in shard.runs.iter().flatten() {
         run.guest.call.iter().for_each(|call| call.audit());
     }

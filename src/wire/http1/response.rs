@@ -72,6 +72,7 @@ statuses! {
     SERVICE_UNAVAILABLE 503 "Service Unavailable",
     GATEWAY_TIMEOUT 504 "Gateway Timeout",
     VERSION_NOT_SUPPORTED 505 "HTTP Version Not Supported",
+    INSUFFICIENT_STORAGE 507 "Insufficient Storage",
 }
 
 impl Status {

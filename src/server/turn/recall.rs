@@ -1,0 +1,167 @@
+//! Calls that name executions which only the disk has.
+//!
+//! The engine has forgotten them, or they are from before a restart. Their records are read first,
+//! and the call waits meanwhile ([`Doing::Recalling`]), with a timer. It is carried out like any
+//! other once all of them were brought back. The questions of other shards wait in the same list.
+
+use smallvec::SmallVec;
+
+use crate::base::{ExecutionId, Principal};
+use crate::endpoint::{ApiCall, ConnectionStep};
+use crate::limits;
+use crate::reactor::{ConnectionId, Reactor};
+use crate::server::hub::connection::{Doing, Timer};
+use crate::server::peers::join::Wanted;
+use crate::server::peers::{Ticket, join};
+use crate::server::turn::{messages, sockets};
+use crate::server::{ServerShard, hub, peers};
+use crate::shard::Recall;
+
+/// The calls that wait for executions from the disk.
+#[derive(Default)]
+pub(in crate::server) struct Recalls {
+    waiting: Vec<Waiting>,
+}
+
+/// One of them.
+enum Waiting {
+    /// The call of a connection, if the connection still waits.
+    Call(ConnectionId),
+    /// The question of another shard.
+    Join(u8, Ticket, Box<Wanted>),
+}
+
+impl Recalls {
+    /// True if any call waits.
+    #[inline]
+    pub fn has_any(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+}
+
+/// The executions that a call or a question names.
+type Named = SmallVec<[ExecutionId; 1]>;
+
+/// Returns the call, if it can be carried out now. Otherwise its connection waits.
+pub(in crate::server) fn ready_call<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    call: ApiCall,
+) -> Option<ApiCall> {
+    if !shard.has_journal() {
+        return Some(call);
+    }
+    let principal = hub::principal_of(shard, id);
+    let named = named_in(shard, &call, principal);
+    if recall_all(shard, &named, principal) != Recall::Soon {
+        return Some(call);
+    }
+    let until = shard.now + limits::JOIN_DEADLINE;
+    let hub = &mut shard.guests.hub;
+    hub.connection(id).expect("its request was just read").doing = Doing::Recalling(call.into());
+    hub.set_timer(id, Some((Timer::Join, until)));
+    shard.guests.recalls.waiting.push(Waiting::Call(id));
+    None
+}
+
+/// Returns the question, if it can be answered now.
+pub(in crate::server) fn ready_join<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    asker: u8,
+    ticket: Ticket,
+    wanted: Box<Wanted>,
+) -> Option<Box<Wanted>> {
+    match recall_wanted(shard, &wanted) {
+        Recall::Soon => {
+            shard.guests.recalls.waiting.push(Waiting::Join(asker, ticket, wanted));
+            None
+        }
+        Recall::Here | Recall::Later => Some(wanted),
+    }
+}
+
+/// Carries out the calls whose executions were brought back.
+pub(in crate::server) fn settle<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
+    let waiting = std::mem::take(&mut shard.guests.recalls.waiting);
+    for each in waiting {
+        match each {
+            Waiting::Call(id) => settle_call(shard, id),
+            Waiting::Join(asker, ticket, wanted) => match recall_wanted(shard, &wanted) {
+                Recall::Soon => {
+                    let again = Waiting::Join(asker, ticket, wanted);
+                    shard.guests.recalls.waiting.push(again);
+                }
+                Recall::Here | Recall::Later => messages::join(shard, asker, ticket, &wanted),
+            },
+        }
+    }
+}
+
+fn settle_call<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: ConnectionId) {
+    let principal = hub::principal_of(shard, id);
+    let connection = shard.guests.hub.connection(id);
+    let Some(Doing::Recalling(call)) = connection.map(|connection| &connection.doing) else {
+        return; // The connection is gone, or its time was up.
+    };
+    let call = call.clone();
+    let named = named_in(shard, &call, principal);
+    let recalled = recall_all(shard, &named, principal);
+    if recalled == Recall::Soon {
+        return shard.guests.recalls.waiting.push(Waiting::Call(id));
+    }
+    let hub = &mut shard.guests.hub;
+    hub.connection(id).expect("it was just there").doing = Doing::Requests;
+    hub.set_timer(id, None);
+    match recalled {
+        Recall::Later => {
+            hub::answer_error(shard, id, &join::busy());
+            shard.guests.hub.resume_later(id);
+        }
+        Recall::Here | Recall::Soon => {
+            sockets::take_step(shard, id, ConnectionStep::Call(*call));
+        }
+    }
+}
+
+/// Returns the executions of this shard that a call names.
+fn named_in<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    call: &ApiCall,
+    principal: Principal,
+) -> Named {
+    match call {
+        ApiCall::Thread(call) => {
+            let newest = shard.guests.conversations.newest(principal, &call.thread);
+            newest.into_iter().collect()
+        }
+        call => call.executions(),
+    }
+}
+
+fn recall_wanted<R: Reactor + 'static>(shard: &mut ServerShard<R>, wanted: &Wanted) -> Recall {
+    let named: Named = wanted.executions().iter().map(|(_, execution, _)| *execution).collect();
+    recall_all(shard, &named, wanted.principal)
+}
+
+/// Asks for these executions, as far as they belong to the principal. Others are not found later.
+fn recall_all<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    named: &[ExecutionId],
+    principal: Principal,
+) -> Recall {
+    let mut recalled = Recall::Here;
+    for &execution in named {
+        let guests = &shard.guests;
+        let entry = guests.archive.get(execution);
+        let is_own = entry.is_some_and(|entry| entry.is_owned_by(principal, &guests.access));
+        if !is_own || peers::is_apart(shard, execution) {
+            continue;
+        }
+        match shard.recall(execution) {
+            Ok(Recall::Later) => return Recall::Later,
+            Ok(Recall::Soon) => recalled = Recall::Soon,
+            Ok(Recall::Here) | Err(_) => {}
+        }
+    }
+    recalled
+}
