@@ -8,6 +8,7 @@ use streamdoor::trace::LogFormat;
 use super::super::console::print_err;
 use super::super::settings::Settings;
 use super::door::DoorState;
+use super::journal::JournalState;
 use super::{ServerSetup, missing_commands, shown};
 
 /// Prints the banner, if standard error is a terminal and the log is text.
@@ -25,7 +26,15 @@ pub fn print(settings: &Settings, setup: &ServerSetup, server: &Server, door: &D
     let urls: Vec<String> =
         server.addresses().iter().map(|address| shown(address, is_tls)).collect();
     let missing: Vec<&String> = missing_commands(settings).collect();
-    print_err!("\n{}", text(&urls, &tools, &missing, setup.access.is_guarded(), door));
+    let kept = match &setup.journal {
+        JournalState::Open(folder) => {
+            format!("{} (--journal off: keep nothing on disk)", folder.path.display())
+        }
+        JournalState::Off => "off: nothing survives a restart".to_owned(),
+        JournalState::Closed(reason) => format!("none: {reason} (--journal DIR)"),
+    };
+    let is_guarded = setup.access.is_guarded();
+    print_err!("\n{}", text(&urls, &tools, &missing, (is_guarded, &kept), door));
 }
 
 /// Returns the text of the banner.
@@ -33,7 +42,7 @@ fn text(
     urls: &[String],
     tools: &[String],
     missing: &[&String],
-    is_guarded: bool,
+    (is_guarded, journal): (bool, &str),
     door: &DoorState,
 ) -> String {
     let mut lines = vec![concat!("streamdoor ", env!("CARGO_PKG_VERSION"), " is ready").to_owned()];
@@ -64,6 +73,7 @@ fn text(
             false => "every program on this machine, without a token (--token-file FILE)",
         },
     );
+    line("journal", journal);
     match door {
         DoorState::Open(path) => line("door", &path.display().to_string()),
         DoorState::Off => line("door", "off"),
@@ -93,7 +103,7 @@ mod tests {
         let urls = ["http://127.0.0.1:8808".to_owned(), "unix:/run/s".to_owned()];
         let tools = ["a".to_owned(), "slow_data_processor".to_owned()];
         let door = DoorState::Closed("XDG_RUNTIME_DIR is not set".to_owned());
-        let open = text(&urls, &tools, &[&"no/such".to_owned()], false, &door);
+        let open = text(&urls, &tools, &[&"no/such".to_owned()], (false, "off"), &door);
         for words in [
             "page    http://127.0.0.1:8808/\n",
             "MCP     http://127.0.0.1:8808/mcp\n",
@@ -101,14 +111,17 @@ mod tests {
             "tools   a, slow_data_processor\n",
             "warning there is no program no/such for run_command\n",
             "without a token",
+            "journal off\n",
             "door    none: XDG_RUNTIME_DIR is not set (--door PATH)\n",
             "curl -N --json '{\"tool\": \"slow_data_processor\"}' 'http://127.0.0.1:8808/v1/executions?",
         ] {
             assert!(open.contains(words), "{words} in\n{open}");
         }
-        let guarded = text(&urls, &[], &[], true, &DoorState::Open("/run/d.sock".into()));
+        let guarded =
+            text(&urls, &[], &[], (true, "/var/j"), &DoorState::Open("/run/d.sock".into()));
         assert!(guarded.contains("needs a token") && guarded.contains("door    /run/d.sock"));
         assert!(!guarded.contains("warning"), "{guarded}");
+        assert!(guarded.contains("journal /var/j"), "{guarded}");
         assert!(guarded.contains("tools   none") && !guarded.contains("curl"), "{guarded}");
     }
 }

@@ -8,7 +8,7 @@ use rustix::process::geteuid;
 use streamdoor::server::Server;
 use streamdoor::trace::Level;
 
-use super::super::settings::{DoorPath, Settings};
+use super::super::settings::{AutoPath, Settings};
 use super::{CliError, ServerSetup, log_event};
 
 /// The door of a running server.
@@ -32,9 +32,9 @@ pub fn open(
     server: &Server,
 ) -> Result<DoorState, CliError> {
     let (path, is_wanted) = match &settings.door {
-        DoorPath::Off => return Ok(DoorState::Off),
-        DoorPath::At(path) => (path.clone(), true),
-        DoorPath::Auto => match default_path() {
+        AutoPath::Off => return Ok(DoorState::Off),
+        AutoPath::At(path) => (path.clone(), true),
+        AutoPath::Auto => match default_path() {
             None => {
                 let reason = "XDG_RUNTIME_DIR is not set";
                 log_event(&setup.log, Level::Info, "door_not_opened", |line| {

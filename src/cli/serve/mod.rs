@@ -8,6 +8,7 @@ mod banner;
 mod budget;
 mod conformance;
 mod door;
+mod journal;
 mod reload;
 mod service;
 
@@ -23,12 +24,12 @@ use streamdoor::endpoint::Access;
 use streamdoor::engine::EngineLimits;
 use streamdoor::memory::{RingPoolConfig, heap, named};
 use streamdoor::reactor::thread::PollIdle;
-use streamdoor::reactor::{Clock, ListenAddress, OpenError};
+use streamdoor::reactor::{Clock, Idle, ListenAddress, OpenError};
 use streamdoor::server::{
     AgentSettings, Doors, Drained, GuestConfig, Log, NamedDoors, Server, ServerConfig, ServerError,
-    ServerShard, ServerShardConfig, ShardEnds, TlsConfig,
+    ServerShard, ServerShardConfig, SetUp, ShardEnds, TlsConfig,
 };
-use streamdoor::shard::ShardConfig;
+use streamdoor::shard::{JournalError, ShardConfig};
 use streamdoor::tool::{Environment, Files, Tools};
 use streamdoor::trace::Level;
 use streamdoor::trace::log::LogLine;
@@ -39,9 +40,10 @@ use super::settings::{self, McpServer, Settings, find_flag};
 use super::signals::{Hangups, on_interrupt};
 use super::telemetry::Exporter;
 use super::{CliError, upstreams};
-use access::{access, is_open};
+use access::{AccessRules, is_open};
 pub use budget::{DescriptorLimit, ResourceBudget};
 pub use conformance::Fixtures;
+use journal::JournalState;
 use reload::{Reloader, SettingsSource};
 use service::ServiceManager;
 
@@ -125,6 +127,7 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
 /// The parts that exist before the server starts, over HTTP and over standard streams alike.
 pub struct ServerSetup {
     pub access: Arc<Access>,
+    journal: JournalState,
     pub budget: ResourceBudget,
     pub log: Log,
     /// Held while the server runs.
@@ -143,7 +146,7 @@ impl ServerSetup {
         // attach.
         set_dumpable_behavior(DumpableBehavior::NotDumpable)
             .map_err(|error| CliError::Environment(format!("PR_SET_DUMPABLE: {error}")))?;
-        let access = access(settings)?;
+        let rules = AccessRules::of(settings)?;
         let budget = ResourceBudget::new(settings, DescriptorLimit::raise())?;
         let poll_idle = match settings.poll_idle.0 {
             true => Some(
@@ -154,6 +157,8 @@ impl ServerSetup {
         };
         let started = Log::start(settings.log, settings.log_level, io::stderr());
         let log = started.map_err(|error| CliError::Environment(format!("the log: {error}")))?;
+        let journal = JournalState::open(settings, &log)?;
+        let access = rules.with(settings, journal.folder().map(|folder| &folder.secrets))?;
         let (ender, stop) = channel();
         let (at_once, by_signal) = (log.clone(), ender.clone());
         on_interrupt(
@@ -166,7 +171,7 @@ impl ServerSetup {
                 exit(0);
             },
         )?;
-        Ok(ServerSetup { access, budget, log, poll_idle, stop, ender })
+        Ok(ServerSetup { access, journal, budget, log, poll_idle, stop, ender })
     }
 }
 
@@ -180,8 +185,8 @@ fn serve(
     }
     let manager = ServiceManager::of_environment()?;
     let hangups = Hangups::catch()?;
-    let setup = ServerSetup::prepare(&settings)?;
-    let served = start(&settings, &setup, fixtures).and_then(|started| {
+    let mut setup = ServerSetup::prepare(&settings)?;
+    let served = start(&settings, &mut setup, fixtures).and_then(|started| {
         let RunningServer { server, exporter, upstreams } = started;
         let reloader = Reloader {
             source,
@@ -262,17 +267,17 @@ pub struct RunningServer {
 /// Starts the server. This is the only place that turns settings into its configuration.
 pub fn start(
     settings: &Settings,
-    setup: &ServerSetup,
+    setup: &mut ServerSetup,
     fixtures: Option<Fixtures>,
 ) -> Result<RunningServer, CliError> {
-    let ServerSetup { access, budget, log, .. } = setup;
+    let ServerSetup { access, journal, budget, log, .. } = setup;
     let upstreams = upstreams(settings, log)?;
     if settings.named_doors.0 {
         sweep(log);
     }
     let interval = settings.otlp_metrics_interval.0;
     let (spans, exporter) = Exporter::start(&settings.otlp_endpoint, interval, log)?;
-    let mut shards = shards(settings, access, log);
+    let mut shards = shards(settings, access, journal, log);
     let meters = upstreams.meters();
     for shard in &mut shards {
         (shard.guests.spans, shard.guests.upstreams) = (spans.clone(), Arc::clone(&meters));
@@ -316,11 +321,23 @@ pub fn start(
         }
         offered.add_to(shard.tools_mut());
     };
-    let server = Server::start(config, Arc::new(set_up_tools)).map_err(|error| {
+    let set_up_tools: SetUp = Arc::new(set_up_tools);
+    let mut without_journal = config.clone();
+    let mut started = Server::start(config, Arc::clone(&set_up_tools));
+    if let Err(ServerError::Shard(error)) = &started
+        && is_of::<JournalError>(error)
+        && journal.give_up(log, &error.to_string())
+    {
+        without_journal
+            .shards
+            .retain_mut(|shard| shard.journal.take().is_none() || shard.guests.listens);
+        started = Server::start(without_journal, set_up_tools);
+    }
+    let server = started.map_err(|error| {
         let text = format!("the server did not start: {error}");
         match error {
             ServerError::Shard(error)
-                if error.get_ref().is_some_and(|inner| inner.is::<OpenError>()) =>
+                if is_of::<OpenError>(&error) || is_of::<JournalError>(&error) =>
             {
                 CliError::Environment(text)
             }
@@ -331,6 +348,11 @@ pub fn start(
     exporter.watch(server.meter());
     heap::trim(); // The schemas of tools and the documents were made from much that is freed.
     Ok(RunningServer { server, exporter, upstreams })
+}
+
+/// True if the error comes from one of this type.
+fn is_of<E: std::error::Error + Send + Sync + 'static>(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|inner| inner.is::<E>())
 }
 
 /// Reads the certificate and its key, if the settings name them.
@@ -442,7 +464,17 @@ fn files(settings: &Settings) -> Result<Files, CliError> {
     Files::below(root).map_err(problem)
 }
 
-fn shards(settings: &Settings, access: &Arc<Access>, log: &Log) -> Vec<ServerShardConfig> {
+/// Returns the settings of all shards. Those that are more than the settings name have what an
+/// earlier server with more shards has left.
+fn shards(
+    settings: &Settings,
+    access: &Arc<Access>,
+    journal: &JournalState,
+    log: &Log,
+) -> Vec<ServerShardConfig> {
+    let listening_count = settings.shard_count();
+    let kept_count = journal.folder().map_or(0, |folder| folder.shard_count);
+    let shard_count = listening_count.max(kept_count);
     let doors_max = settings.doors_max.0 as u32; // Its type limits it.
     let doors = Doors::new(doors_max);
     let named_doors = settings.named_doors.0.then(|| NamedDoors::new(doors_max));
@@ -459,7 +491,7 @@ fn shards(settings: &Settings, access: &Arc<Access>, log: &Log) -> Vec<ServerSha
             ..RingPoolConfig::default()
         },
         reactor: settings.reactor,
-        idle: settings.idle,
+        idle: if shard < listening_count { settings.idle } else { Idle::Block },
         spin: settings.spin.0,
         cpu: settings.cpus.0.get(shard).copied(),
         retention: settings.retention.0,
@@ -472,16 +504,19 @@ fn shards(settings: &Settings, access: &Arc<Access>, log: &Log) -> Vec<ServerSha
             logs_requests: settings.access_log.0,
             access: Arc::clone(access),
             connections_per_address_max: settings.connections_per_address.0 as u32,
+            mcp_key: journal.folder().map(|folder| folder.secrets.mcp),
+            listens: shard < listening_count,
             ..Default::default()
         },
+        journal: journal.folder().map(|folder| folder.config(settings, shard_count)),
         ..ShardConfig::default()
     };
-    (0..settings.shard_count()).map(one).collect()
+    (0..shard_count).map(one).collect()
 }
 
 /// Logs what was found, the resources, and finally the addresses.
 pub fn announce(settings: &Settings, setup: &ServerSetup, server: &Server) {
-    let ServerSetup { budget, log, poll_idle, .. } = setup;
+    let ServerSetup { journal, budget, log, poll_idle, .. } = setup;
     log_event(log, Level::Info, "started", |line| {
         line.text("version", env!("CARGO_PKG_VERSION"));
         line.number("pid", u64::from(std::process::id()));
@@ -497,6 +532,7 @@ pub fn announce(settings: &Settings, setup: &ServerSetup, server: &Server) {
             line.text("report", &report.to_string());
         });
     }
+    journal::announce(settings, journal, server, log);
     if poll_idle.is_some() {
         log_event(log, Level::Info, "poll_idle", |line| {
             line.text("report", "no processor may enter deep sleep");

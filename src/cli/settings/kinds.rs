@@ -8,6 +8,7 @@ use std::time::Duration;
 use streamdoor::endpoint::{HostName, Origin};
 use streamdoor::limits::{SETTING_ITEMS_MAX, SHARDS_MAX};
 use streamdoor::reactor::{Choice, Idle, ListenAddress};
+use streamdoor::stream::Durability;
 use streamdoor::tool::Variable;
 use streamdoor::trace::{Level, LogFormat};
 use toml::de::DeValue;
@@ -267,36 +268,36 @@ impl FromStr for FilePath {
     }
 }
 
-/// The socket of the server's door.
+/// A path that has a default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum DoorPath {
-    /// The default socket, if it can be opened.
+pub enum AutoPath {
+    /// The default path, if it can be used.
     #[default]
     Auto,
-    /// The server opens no door.
+    /// None.
     Off,
-    /// The socket at this path.
+    /// This path.
     At(PathBuf),
 }
 
-impl fmt::Display for DoorPath {
+impl fmt::Display for AutoPath {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            DoorPath::Auto => out.write_str("auto"),
-            DoorPath::Off => out.write_str("off"),
-            DoorPath::At(path) => path.display().fmt(out),
+            AutoPath::Auto => out.write_str("auto"),
+            AutoPath::Off => out.write_str("off"),
+            AutoPath::At(path) => path.display().fmt(out),
         }
     }
 }
 
-impl FromStr for DoorPath {
+impl FromStr for AutoPath {
     type Err = &'static str;
-    fn from_str(text: &str) -> Result<DoorPath, Self::Err> {
+    fn from_str(text: &str) -> Result<AutoPath, Self::Err> {
         match text {
             "" => Err("must be auto, off or a path"),
-            "auto" => Ok(DoorPath::Auto),
-            "off" => Ok(DoorPath::Off),
-            path => Ok(DoorPath::At(path.into())),
+            "auto" => Ok(AutoPath::Auto),
+            "off" => Ok(AutoPath::Off),
+            path => Ok(AutoPath::At(path.into())),
         }
     }
 }
@@ -328,7 +329,8 @@ impl Setting for Cpus {
 }
 
 words! {
-    DoorPath: "PATH";
+    AutoPath: "PATH";
+    Durability: "none|written|synced";
     FilePath: "PATH";
     Collector: "URL";
 }

@@ -18,6 +18,7 @@ use std::path::Path;
 use streamdoor::endpoint::{HostName, Origin};
 use streamdoor::limits;
 use streamdoor::reactor::{Choice, Idle, ListenAddress};
+use streamdoor::stream::Durability;
 use streamdoor::tool::{CommandPolicy, Variable};
 use streamdoor::trace::{Level, LogFormat};
 
@@ -25,7 +26,7 @@ use super::CliError;
 use super::telemetry::Collector;
 pub use builtin::{Builtin, McpTools};
 use kinds::Setting;
-pub use kinds::{Bytes, Cpus, DoorPath, FilePath, Number, Switch, Time};
+pub use kinds::{AutoPath, Bytes, Cpus, FilePath, Number, Switch, Time};
 pub use mcp_servers::{McpServer, McpServers};
 pub use models::{AgentTools, Models};
 pub use virtual_tools::VirtualTools;
@@ -72,7 +73,20 @@ settings! {
     listen: Vec<ListenAddress> = vec!["127.0.0.1:8808".parse().expect("it is an address")];
     /// The Unix socket where processes of this machine and user share memory with the server. With
     /// auto: streamdoor.sock in $XDG_RUNTIME_DIR, if that is set. With off: none.
-    door: DoorPath = DoorPath::default();
+    door: AutoPath = AutoPath::default();
+    /// The directory of the journal, in which executions outlive the server. With auto: the
+    /// service manager's $STATE_DIRECTORY, or streamdoor in $XDG_STATE_HOME (~/.local/state). If
+    /// another server uses that, nothing is kept on disk. With off: nothing is.
+    journal: AutoPath = AutoPath::default();
+    /// The promise for chunks, unless the call sets another. none: they end with the server.
+    /// written: they survive a crash of the server. synced: they survive a power cut.
+    durability: Durability = Durability::Written;
+    /// The most disk space of the journal. The oldest executions go first.
+    journal_bytes: Bytes<{ 16 << 20 }, { 1 << 50 }> = Bytes(1 << 30);
+    /// The time that the journal keeps an execution after its end.
+    journal_retention: LongTime = Time(limits::JOURNAL_RETENTION);
+    /// The time between two checks of everything that the journal has. With 0, there are none.
+    journal_scrub: Time<0, TIME_MAX_US> = Time(limits::JOURNAL_SCRUB_PERIOD);
     /// The most executions that can be shared through the door at once.
     doors_max: Number<0, { limits::DOORS_CEILING as u64 }> = Number(limits::DOORS_MAX as u64);
     /// Accept this name or address as the server's host, beside loopback ones and those it listens

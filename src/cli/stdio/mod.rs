@@ -18,7 +18,7 @@ use streamdoor::trace::Level;
 use super::console::print_out;
 use super::options::{Span, spelled};
 use super::serve::{Fixtures, RunningServer, ServerSetup, announce, log_event, start};
-use super::settings::{self, Builtin, Number, Settings, find_flag};
+use super::settings::{self, AutoPath, Builtin, Number, Settings, find_flag};
 use super::{CliError, parsed};
 use streams::{Carriers, open};
 
@@ -51,6 +51,7 @@ Exit codes: 0 ended, 1 failed, 2 bad usage, 3 the environment lacks something.
 fn defaults() -> Settings {
     Settings {
         listen: Vec::new(),
+        journal: AutoPath::Off,
         connections_max: Number(limits::STDIO_CONNECTIONS_MAX),
         builtin: Builtin::None,
         log_level: Level::Warn,
@@ -124,8 +125,8 @@ fn serve(
     // This comes first: after `ServerSetup::prepare`, /proc shows nothing of this process.
     let streams =
         open().map_err(|error| CliError::Environment(format!("the standard streams: {error}")))?;
-    let setup = ServerSetup::prepare(settings)?;
-    let spoken = start(settings, &setup, fixtures).and_then(|started| {
+    let mut setup = ServerSetup::prepare(settings)?;
+    let spoken = start(settings, &mut setup, fixtures).and_then(|started| {
         let RunningServer { server, exporter, upstreams } = started;
         let spoken = speak(settings, settle, &setup, server, streams);
         upstreams.end();
