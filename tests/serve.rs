@@ -20,7 +20,9 @@ struct Server {
 impl Server {
     fn start(arguments: &[&str]) -> Server {
         let mut command = Command::new(PROGRAM);
-        command.args(["serve", "--log", "json", "--listen", "127.0.0.1:0"]).args(arguments);
+        command
+            .args(["serve", "--journal", "off", "--log", "json", "--listen", "127.0.0.1:0"])
+            .args(arguments);
         Server::of(command)
     }
 
@@ -211,7 +213,16 @@ fn fewer_descriptors_are_fewer_connections_and_it_says_so() {
     let limited = |count: u32| {
         let mut command = Command::new("sh");
         let script = format!("ulimit -n {count} && exec \"$0\" \"$@\"");
-        command.args(["-c", &script, PROGRAM, "serve", "--listen", "127.0.0.1:0"]);
+        command.args([
+            "-c",
+            &script,
+            PROGRAM,
+            "serve",
+            "--journal",
+            "off",
+            "--listen",
+            "127.0.0.1:0",
+        ]);
         command
     };
     let mut command = limited(300);
@@ -237,7 +248,9 @@ fn fewer_descriptors_are_fewer_connections_and_it_says_so() {
 #[test]
 fn other_processes_of_its_user_cannot_look_into_it() {
     let mut command = Command::new(PROGRAM);
-    command.args(["serve", "--log", "json", "--listen", "127.0.0.1:0"]).current_dir("/");
+    command
+        .args(["serve", "--journal", "off", "--log", "json", "--listen", "127.0.0.1:0"])
+        .current_dir("/");
     // Root's own processes prove nothing: their files are root's in any case.
     let is_root = std::fs::metadata("/proc/self").unwrap().uid() == 0;
     if is_root {
@@ -272,7 +285,9 @@ fn processors_are_kept_out_of_deep_sleep_or_it_says_what_is_missing() {
         assert_eq!(server.end().0, Some(0));
     }
     let mut command = Command::new(PROGRAM);
-    command.args(["serve", "--poll-idle", "--listen", "127.0.0.1:0"]).current_dir("/");
+    command
+        .args(["serve", "--journal", "off", "--poll-idle", "--listen", "127.0.0.1:0"])
+        .current_dir("/");
     if std::fs::metadata("/proc/self").unwrap().uid() == 0 {
         command.uid(65_534);
         if Command::new(PROGRAM).arg("--version").uid(65_534).output().is_err() {

@@ -25,10 +25,18 @@ fn text(bytes: &[u8]) -> String {
 #[test]
 fn an_error_of_the_start_is_one_record_of_a_json_log() {
     for (arguments, code, expected) in [
-        (&["serve", "--log", "json", "--files-root", "/nonexistent"][..], 3, "files_root"),
+        (
+            &["serve", "--journal", "off", "--log", "json", "--files-root", "/nonexistent"][..],
+            3,
+            "files_root",
+        ),
         (&["serve", "--log=json", "--lisen", "x"], 2, "did you mean --listen?"),
-        (&["serve", "--log=json", "--listen", "0.0.0.0:0"], 2, "--token-file"),
-        (&["serve", "--log=json", "--builtin", "slow"], 2, "no built-in tool `slow`"),
+        (&["serve", "--journal", "off", "--log=json", "--listen", "0.0.0.0:0"], 2, "--token-file"),
+        (
+            &["serve", "--journal", "off", "--log=json", "--builtin", "slow"],
+            2,
+            "no built-in tool `slow`",
+        ),
         (&["stdio", "--log", "json", "--cpus", "0,1"], 2, "one core only"),
         (&["stdio", "--log", "json", "--mcp", "/nonexistent/program"], 3, "cannot be started"),
     ] {
@@ -41,14 +49,15 @@ fn an_error_of_the_start_is_one_record_of_a_json_log() {
         assert_eq!((failed.len(), &failed[0]["level"]), (1, &"error".into()), "{said}");
         assert!(failed[0]["error"].as_str().unwrap().contains(expected), "{said}");
     }
-    let output = program(&["serve", "--files-root", "/nonexistent"]).output().unwrap();
+    let output =
+        program(&["serve", "--journal", "off", "--files-root", "/nonexistent"]).output().unwrap();
     assert!(text(&output.stderr).starts_with("streamdoor: files_root"), "{output:?}");
 }
 
 #[test]
 fn a_person_is_told_where_the_server_is_and_what_it_offers() {
     let terminal = Terminal::open(120, 40);
-    let words = ["serve", "--listen", "127.0.0.1:0"];
+    let words = ["serve", "--journal", "off", "--listen", "127.0.0.1:0"];
     let serving = terminal.start(program(&words).env("TERM", "xterm"));
     let told = terminal.wait("the banner", |text| text.contains("Ctrl-C"));
     for expected in [
@@ -66,8 +75,17 @@ fn a_person_is_told_where_the_server_is_and_what_it_offers() {
     assert!(serving.end().success());
     // A log of JSON stays one, on a terminal too.
     terminal.forget();
-    let words =
-        ["serve", "--listen", "127.0.0.1:0", "--log", "json", "--allow-commands", "no/such"];
+    let words = [
+        "serve",
+        "--journal",
+        "off",
+        "--listen",
+        "127.0.0.1:0",
+        "--log",
+        "json",
+        "--allow-commands",
+        "no/such",
+    ];
     let serving = terminal.start(&mut program(&words));
     let told = terminal.wait("the log", |text| text.contains("\"door_not_opened\""));
     serving.signal("TERM");

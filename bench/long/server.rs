@@ -43,7 +43,17 @@ impl Server {
         written.map_err(|error| failed("its file", error))?;
         let mut command = Command::new(&program);
         command
-            .args(["serve", "--log", "json", "--retention", "1s", "--reactor", reactor])
+            .args([
+                "serve",
+                "--journal",
+                "off",
+                "--log",
+                "json",
+                "--retention",
+                "1s",
+                "--reactor",
+                reactor,
+            ])
             .arg(format!("--listen=unix:{}", folder.join("socket").display()))
             .arg("--files-root")
             .arg(&folder);

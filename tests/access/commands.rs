@@ -61,7 +61,17 @@ struct Server {
 impl Server {
     fn start(arguments: &[&str]) -> (Server, String) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_streamdoor"));
-        command.args(["serve", "--log", "json", "--log-level", "debug", "--idle", "block"]);
+        command.args([
+            "serve",
+            "--journal",
+            "off",
+            "--log",
+            "json",
+            "--log-level",
+            "debug",
+            "--idle",
+            "block",
+        ]);
         command.args(["--listen", "127.0.0.1:0"]).args(arguments);
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let log = BufReader::new(child.stderr.take().unwrap());
@@ -207,7 +217,7 @@ fn files_that_others_can_read_or_that_are_wrong_are_refused() {
     for mode in [0o644, 0o640, 0o604, 0o660, 0o610] {
         let file = File::new(&format!("mode-{mode:o}"), &good, mode);
         let expected = format!("--token-file {}: its mode is {mode:o}", file.path());
-        let mut all = vec![vec!["serve", "--listen", "127.0.0.1:0"]];
+        let mut all = vec![vec!["serve", "--journal", "off", "--listen", "127.0.0.1:0"]];
         all.push(vec!["call", "http://127.0.0.1:1", "t"]);
         all.push(vec!["watch", "http://127.0.0.1:1"]);
         for mut arguments in all {
@@ -225,7 +235,8 @@ fn files_that_others_can_read_or_that_are_wrong_are_refused() {
     ];
     for (at, (text, expected)) in table.into_iter().enumerate() {
         let file = File::new(&format!("bad-{at}"), &text, 0o600);
-        let arguments = ["serve", "--listen", "127.0.0.1:0", "--token-file", file.path()];
+        let arguments =
+            ["serve", "--journal", "off", "--listen", "127.0.0.1:0", "--token-file", file.path()];
         let said = said(&arguments, 2);
         assert!(said.contains(expected) && said.contains(file.path()), "{said}");
     }
@@ -236,7 +247,7 @@ fn files_that_others_can_read_or_that_are_wrong_are_refused() {
 #[test]
 fn nobody_listens_where_others_can_come_without_asking_them_who_they_are() {
     for address in ["0.0.0.0:0", "[::]:0", "192.0.2.1:80"] {
-        let said = said(&["serve", "--listen", address], 2);
+        let said = said(&["serve", "--journal", "off", "--listen", address], 2);
         assert!(said.contains(address) && said.contains("--token-file FILE"), "{said}");
     }
     let (mut shard, _) = ServerShard::open(ShardConfig::default()).unwrap();

@@ -22,7 +22,17 @@ impl TestServer {
         let _ = std::fs::remove_dir_all(&folder); // From an earlier process with this number.
         std::fs::create_dir(&folder).unwrap();
         let mut server = Command::new(PROGRAM)
-            .args(["serve", "--log", "json", "--idle", "block", "--listen", "127.0.0.1:0"])
+            .args([
+                "serve",
+                "--journal",
+                "off",
+                "--log",
+                "json",
+                "--idle",
+                "block",
+                "--listen",
+                "127.0.0.1:0",
+            ])
             .arg("--door")
             .arg(folder.join("door"))
             .arg("--files-root")

@@ -19,7 +19,17 @@ pub struct Serve {
 impl Serve {
     pub fn start(arguments: &[&str]) -> Serve {
         let mut child = Command::new(PROGRAM)
-            .args(["serve", "--log", "json", "--idle", "block", "--listen", "127.0.0.1:0"])
+            .args([
+                "serve",
+                "--journal",
+                "off",
+                "--log",
+                "json",
+                "--idle",
+                "block",
+                "--listen",
+                "127.0.0.1:0",
+            ])
             .arg("--files-root")
             .arg(std::env::temp_dir())
             .args(arguments)

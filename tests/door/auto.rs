@@ -48,7 +48,9 @@ struct Server {
 impl Server {
     fn start(runtime_folder: Option<&Path>, arguments: &[&str]) -> Server {
         let mut command = Command::new(PROGRAM);
-        command.args(["serve", "--log", "json", "--listen", "127.0.0.1:0"]).args(arguments);
+        command
+            .args(["serve", "--journal", "off", "--log", "json", "--listen", "127.0.0.1:0"])
+            .args(arguments);
         command.env_remove("XDG_RUNTIME_DIR").stdout(Stdio::null()).stderr(Stdio::piped());
         if let Some(folder) = runtime_folder {
             command.env("XDG_RUNTIME_DIR", folder);
@@ -158,7 +160,15 @@ fn what_a_killed_server_left_is_replaced_and_what_a_living_one_has_is_not() {
     Server::start(Some(&folder.0), &[]).has_none("another program already listens");
     let path = folder.socket();
     let asked_for = Command::new(PROGRAM)
-        .args(["serve", "--listen", "127.0.0.1:0", "--door", path.to_str().unwrap()])
+        .args([
+            "serve",
+            "--journal",
+            "off",
+            "--listen",
+            "127.0.0.1:0",
+            "--door",
+            path.to_str().unwrap(),
+        ])
         .output()
         .unwrap();
     let said = String::from_utf8(asked_for.stderr).unwrap();

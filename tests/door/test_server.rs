@@ -65,7 +65,17 @@ impl TestServer {
         let mut command = Command::new(words[0]);
         command
             .args(&words[1..])
-            .args(["serve", "--log", "json", "--log-level", "debug", "--listen", "127.0.0.1:0"])
+            .args([
+                "serve",
+                "--journal",
+                "off",
+                "--log",
+                "json",
+                "--log-level",
+                "debug",
+                "--listen",
+                "127.0.0.1:0",
+            ])
             .arg("--door")
             .arg(folder.join("door"))
             .args(arguments);

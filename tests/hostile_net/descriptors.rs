@@ -123,7 +123,8 @@ fn a_server_without_descriptors_serves_those_that_it_has_and_recovers() {
 fn a_server_that_cannot_have_what_it_needs_says_so_and_does_not_start() {
     let script = "ulimit -n 64; exec \"$@\"";
     let program = env!("CARGO_BIN_EXE_streamdoor");
-    let words = ["-c", script, "sh", program, "serve", "--listen", "127.0.0.1:0"];
+    let words =
+        ["-c", script, "sh", program, "serve", "--journal", "off", "--listen", "127.0.0.1:0"];
     let output = Command::new("sh").args(words).output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(3), "{error}");

@@ -50,7 +50,17 @@ impl Server {
     /// Starts a server as a child of this thread. Returns the log if the server does not start.
     pub fn try_start(arguments: &[&str]) -> Result<Server, String> {
         let mut command = Command::new(PROGRAM);
-        command.args(["serve", "--log", "json", "--idle", "block", "--listen", "127.0.0.1:0"]);
+        command.args([
+            "serve",
+            "--journal",
+            "off",
+            "--log",
+            "json",
+            "--idle",
+            "block",
+            "--listen",
+            "127.0.0.1:0",
+        ]);
         command.arg("--files-root").arg(std::env::temp_dir());
         command.args(arguments).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();

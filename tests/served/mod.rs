@@ -1,7 +1,7 @@
 //! `streamdoor serve` as a process, for tests that measure its responses and its use of resources.
 #![allow(dead_code, reason = "not every test needs all of it")]
 
-mod asked;
+pub mod asked;
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -46,7 +46,7 @@ impl Server {
         let mut command = Command::new(words[0]);
         command
             .args(&words[1..])
-            .args(["serve", "--log", "json", "--listen", "127.0.0.1:0"])
+            .args(["serve", "--journal", "off", "--log", "json", "--listen", "127.0.0.1:0"])
             .args(arguments);
         Server::spawn(command)
     }

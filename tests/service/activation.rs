@@ -16,7 +16,16 @@ fn start_with(socket: OwnedFd, more: &[&str]) -> Server {
     // The shell moves the socket to descriptor 3 and keeps its process id.
     let script = "exec 3<&0 </dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" \"$@\"";
     let mut command = Command::new("sh");
-    command.args(["-c", script, env!("CARGO_BIN_EXE_streamdoor"), "serve", "--log", "json"]);
+    command.args([
+        "-c",
+        script,
+        env!("CARGO_BIN_EXE_streamdoor"),
+        "serve",
+        "--journal",
+        "off",
+        "--log",
+        "json",
+    ]);
     command.args(more).stdin(Stdio::from(socket));
     Server::spawn(command)
 }
@@ -77,7 +86,14 @@ fn a_socket_file_of_the_manager_stays() {
 fn systemd_starts_the_server_at_the_first_connection() {
     let address = format!("127.0.0.1:{}", ports::free());
     let mut command = Command::new("systemd-socket-activate");
-    command.args(["--listen", &address, env!("CARGO_BIN_EXE_streamdoor"), "serve"]);
+    command.args([
+        "--listen",
+        &address,
+        env!("CARGO_BIN_EXE_streamdoor"),
+        "serve",
+        "--journal",
+        "off",
+    ]);
     let started = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
     let mut manager = match started {
         Ok(manager) => manager,
@@ -98,7 +114,7 @@ fn an_open_socket_needs_tokens_and_a_closed_one_is_no_socket() {
     let listener = TcpListener::bind("0.0.0.0:0").unwrap();
     let refused = |script: &str, socket: Stdio| {
         let mut command = Command::new("sh");
-        command.args(["-c", script, env!("CARGO_BIN_EXE_streamdoor"), "serve"]);
+        command.args(["-c", script, env!("CARGO_BIN_EXE_streamdoor"), "serve", "--journal", "off"]);
         let output = command.stdin(socket).output().unwrap();
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     };

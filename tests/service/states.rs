@@ -24,7 +24,7 @@ impl Manager {
 
     fn start(&self, variables: &[(&str, &str)]) -> Server {
         let mut command = Command::new(env!("CARGO_BIN_EXE_streamdoor"));
-        command.args(["serve", "--log", "json", "--listen", "127.0.0.1:0"]);
+        command.args(["serve", "--journal", "off", "--log", "json", "--listen", "127.0.0.1:0"]);
         command.env("NOTIFY_SOCKET", &self.path).envs(variables.iter().copied());
         Server::spawn(command)
     }
@@ -76,7 +76,7 @@ fn the_watchdog_is_answered_while_the_server_lives() {
 #[test]
 fn a_manager_that_is_not_there_is_an_error() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_streamdoor"));
-    command.args(["serve", "--listen", "127.0.0.1:0"]);
+    command.args(["serve", "--journal", "off", "--listen", "127.0.0.1:0"]);
     let output = command.env("NOTIFY_SOCKET", "/nowhere/notify").output().unwrap();
     assert_eq!(output.status.code(), Some(3));
     let error = String::from_utf8_lossy(&output.stderr);

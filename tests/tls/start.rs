@@ -7,7 +7,10 @@ use crate::world::Identity;
 /// Starts a server that must refuse to start, and returns its error text.
 fn refusal(arguments: &[&str]) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_streamdoor"));
-    let output = command.args(["serve", "--listen", "127.0.0.1:0"]).args(arguments).output();
+    let output = command
+        .args(["serve", "--journal", "off", "--listen", "127.0.0.1:0"])
+        .args(arguments)
+        .output();
     let output = output.unwrap();
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(matches!(output.status.code(), Some(2 | 3)), "{}: {error}", output.status);

@@ -245,7 +245,7 @@ fn what_cannot_be_there_is_told_at_the_start() {
         let folder = Folder::new(name);
         let file = folder.settings(&settings);
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_streamdoor"));
-        command.args(["serve", "--listen", "127.0.0.1:0", "--config", &file]);
+        command.args(["serve", "--journal", "off", "--listen", "127.0.0.1:0", "--config", &file]);
         let output = command.output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{said}");

@@ -1,0 +1,12 @@
+//! A server that is killed and started again: what was answered is there, whole, and ends once.
+
+#[path = "../served/mod.rs"]
+mod served;
+
+mod cursors;
+mod owners;
+mod ranges;
+mod refused;
+mod shards;
+mod whole;
+mod world;
