@@ -9,7 +9,7 @@ use crate::base::Instant;
 use crate::limits::{
     JOURNAL_LOOK_INTERVAL, JOURNAL_RETRY_DELAY, JOURNAL_SETTLING_TIME, JOURNAL_UNSYNCED_BYTES_MAX,
 };
-use crate::stream::Durability;
+use crate::stream::{Durability, Kind, Kinds};
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -137,6 +137,26 @@ fn a_running_execution_in_an_old_segment_is_carried_without_any_other_event() {
     assert!(turns < 40, "{turns} turns");
     assert_eq!((sealed(&bench), bench.journal.find(1)), (0, Some(name)));
     assert_eq!(bench.append_payload(name, b"more"), Append::Kept);
+}
+
+#[test]
+fn the_kinds_of_chunks_that_have_expired_are_known_after_a_restart() {
+    let mut bench = started(START);
+    let name = bench.open(1, Durability::Written);
+    for kind in [Kind::ALL[0], Kind::ALL[1], Kind::ALL[1]] {
+        assert_eq!(bench.append_kind(name, kind, b"12345"), Append::Kept);
+    }
+    fill(&mut bench, 2, 1);
+    idle(&mut bench, AGE + 2 * SECOND);
+    assert_eq!(sealed(&bench), 0);
+    // What was carried is in a sealed segment, in which the execution has no chunk.
+    fill(&mut bench, 3, 1);
+    let wall_us = bench.moment.wall_us;
+    let bench = restarted(bench, wall_us);
+    let kept = bench.journal.find(1).and_then(|name| bench.journal.get(name)).unwrap();
+    let totals = kept.living.as_ref().unwrap().position.totals;
+    let of = |at: usize| totals.of(Kinds::NONE.with(Kind::ALL[at]));
+    assert_eq!((of(0).chunks, of(1).chunks, of(1).bytes), (1, 2, 10));
 }
 
 #[test]

@@ -50,8 +50,12 @@ impl Bench {
     }
 
     pub fn append_payload(&mut self, name: KeptId, payload: &[u8]) -> Append {
+        self.append_kind(name, Kind::Output, payload)
+    }
+
+    pub fn append_kind(&mut self, name: KeptId, kind: Kind, payload: &[u8]) -> Append {
         let (seq, _) = self.journal.get(name).unwrap().published();
-        let (length, kind, key, flags) = (payload.len() as u32, Kind::Output, 0, 0);
+        let (length, key, flags) = (payload.len() as u32, 0, 0);
         let entry = ChunkEntry { seq, mono_ns: 5, length, kind, key, flags };
         self.journal.append(name, &entry, payload, self.moment)
     }

@@ -474,11 +474,17 @@ impl Contents {
     ) -> Result<Position, RecoveryError> {
         let kept = self.catalogue.get(name).expect("the caller has it");
         let all = Totals { chunks: kept.next_seq - 1, bytes: kept.bytes };
-        let found = match kept.extents.last() {
-            Some(_) if kept.next_seq > 1 => self.read_last_run(files, name)?,
-            _ => Some(Position::new(name.number)),
+        if kept.next_seq == 1 {
+            return Ok(Position::new(name.number));
+        }
+        let is_it = |position: &Position| position.all == all;
+        let opened = kept.opened;
+        let found = match self.read_last_run(files, name)?.filter(is_it) {
+            Some(position) => Some(position),
+            // Its chunks have expired, and its description was carried over them.
+            None => self.read_run(files, opened.lsn, opened.bytes, name)?.filter(is_it),
         };
-        Ok(found.filter(|position| position.all == all).unwrap_or_else(|| {
+        Ok(found.unwrap_or_else(|| {
             // The run is damaged, and with it the kinds of its chunks. All count as output.
             let mut position = Position::new(name.number);
             position.totals.add(Kind::Output, all);
@@ -510,11 +516,21 @@ impl Contents {
         let Ok(rows) = decode_page::<RunRow>(lsn, &page) else { return Ok(None) };
         let row = rows.flatten().filter(|row| row.execution == name.number).last();
         let Some(row) = row else { return Ok(None) };
-        if row.bytes > JOURNAL_BLOCK_BYTES_MAX {
+        self.read_run(files, Lsn::new(extent.segment_number, row.offset_bytes), row.bytes, name)
+    }
+
+    /// The position behind a run of an execution, if it is one and intact.
+    fn read_run(
+        &self,
+        files: &mut impl Files,
+        lsn: Lsn,
+        bytes: u32,
+        name: KeptId,
+    ) -> Result<Option<Position>, RecoveryError> {
+        if bytes > JOURNAL_BLOCK_BYTES_MAX {
             return Ok(None);
         }
-        let lsn = Lsn::new(extent.segment_number, row.offset_bytes);
-        let mut bytes = vec![0; row.bytes as usize];
+        let mut bytes = vec![0; bytes as usize];
         read_whole(files, lsn, &mut bytes)?;
         let run = Run::decode(self.journal, lsn, &bytes).ok();
         Ok(run.filter(|run| run.header.execution == name.number).and_then(|r| r.position_after()))
