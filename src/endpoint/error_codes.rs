@@ -139,6 +139,24 @@ pub const ERROR_CODES: &[ErrorCode] = &[
     ),
     row(
         Status::BAD_REQUEST,
+        "no_journal",
+        "The execution asks for a durability, and the server keeps no journal.",
+        "Ask for none, or start the server with --journal.",
+    ),
+    row(
+        Status::BAD_REQUEST,
+        "nothing_kept",
+        "An option of the execution waits for the disk, and nothing of it is kept there.",
+        "Ask for the durability `written` or `synced`, or leave the option out.",
+    ),
+    row(
+        Status::BAD_REQUEST,
+        "too_long_for_journal",
+        "The description of the execution is too long for the journal.",
+        "Send shorter arguments, or ask for the durability `none`.",
+    ),
+    row(
+        Status::BAD_REQUEST,
         "chunk_too_large",
         "A chunk does not fit into the ring.",
         "Send chunks of at most `limit` bytes.",
@@ -423,6 +441,12 @@ pub const ERROR_CODES: &[ErrorCode] = &[
     ),
     row(
         Status::SERVICE_UNAVAILABLE,
+        "journal_broken",
+        "The disk of the journal has failed.",
+        "Ask for the durability `none`. Replace the disk, and restart the server.",
+    ),
+    row(
+        Status::SERVICE_UNAVAILABLE,
         "no_shared_memory",
         "The kernel gave no shared memory.",
         "See the message for the reason.",
@@ -450,6 +474,12 @@ pub const ERROR_CODES: &[ErrorCode] = &[
         "unknown_version",
         "The HTTP version is not 1.0 or 1.1.",
         "Use HTTP/1.1.",
+    ),
+    row(
+        Status::INSUFFICIENT_STORAGE,
+        "journal_full",
+        "The journal has no room, or as many executions as it can keep.",
+        "Try again after Retry-After, make room on the disk, or ask for the durability `none`.",
     ),
 ];
 
