@@ -29,6 +29,8 @@ pub enum ApiCall {
     Inspect(ExecutionId),
     /// Cancels an execution.
     Cancel(ExecutionId),
+    /// Removes everything that is kept of an ended execution.
+    Forget(ExecutionId),
     /// Returns how an execution ended, and its output. The answer waits for the end, at most for
     /// this duration.
     Result(ExecutionId, Duration),
@@ -322,6 +324,7 @@ impl ApiCall {
         match self {
             ApiCall::Inspect(id)
             | ApiCall::Cancel(id)
+            | ApiCall::Forget(id)
             | ApiCall::Result(id, _)
             | ApiCall::Output(id, _)
             | ApiCall::Acknowledge(id, ..)
@@ -359,6 +362,7 @@ impl ApiCall {
         match self {
             ApiCall::Inspect(id)
             | ApiCall::Cancel(id)
+            | ApiCall::Forget(id)
             | ApiCall::Result(id, _)
             | ApiCall::Output(id, _)
             | ApiCall::Acknowledge(id, ..)

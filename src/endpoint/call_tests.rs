@@ -38,6 +38,8 @@ fn requests_without_parameters_are_the_calls_of_their_routes() {
         (get(&format!("http://h/v1/executions/{a}")), ApiCall::Inspect(a)),
         (get(&format!("/%761/executions/{a}")), ApiCall::Inspect(a)),
         (with("DELETE", &format!("/v1/executions/{a}"), ""), ApiCall::Cancel(a)),
+        (with("DELETE", &format!("/v1/executions/{a}?forget=false"), ""), ApiCall::Cancel(a)),
+        (with("DELETE", &format!("/v1/executions/{a}?forget=true"), ""), ApiCall::Forget(a)),
         (
             with("DELETE", &format!("/v1/executions/{a}"), "Content-Length: 0\r\n"),
             ApiCall::Cancel(a),

@@ -252,6 +252,12 @@ pub const ERROR_CODES: &[ErrorCode] = &[
         "The stream was asked to begin after the next chunk.",
         "Begin at `limit` or earlier.",
     ),
+    row(
+        Status::CONFLICT,
+        "running",
+        "The execution has not ended, so that nothing of it is removed.",
+        "Cancel it, and try again after its end.",
+    ),
     row(Status::CONFLICT, "already_ended", "The execution has ended.", "Nothing is left to do."),
     row(
         Status::CONFLICT,

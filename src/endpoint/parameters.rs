@@ -289,6 +289,15 @@ impl<'a> Parameters<'a> {
         })
     }
 
+    /// True if an ended execution has to be removed.
+    pub fn forgets(&self) -> Result<bool, ApiError> {
+        match self.query.text("forget")? {
+            None | Some("false") => Ok(false),
+            Some("true") => Ok(true),
+            Some(_) => Err(invalid("forget", "it must be true or false")),
+        }
+    }
+
     /// Reads a request for a list of executions.
     pub fn listed(&self) -> Result<ListAsk, ApiError> {
         let tool = self.query.text("tool")?;

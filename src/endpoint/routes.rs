@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use crate::endpoint::answer::{Answer, JSON};
 use crate::endpoint::ask::{ParsedHead, RoutedRequest, ThreadBody};
-use crate::endpoint::fields::{Field, Shape};
+use crate::endpoint::fields::{Field, Preset, Shape};
 use crate::endpoint::front::{self, bodies};
 use crate::endpoint::lines::LinesBody;
 use crate::endpoint::parameters::{
@@ -151,6 +151,13 @@ const OF_SUBGRAPHS: &[Field] = &[Field::new(
 )];
 
 /// The parameters of a request that cancels a run. They have no effect.
+/// The parameter of a request that ends an execution.
+const FORGET: &[Field] = &[Field::new(
+    "forget",
+    Shape::Choice(&["false", "true"]),
+    "True to remove what is kept of an execution that has ended.",
+)
+.or(Preset::Text("false"))];
 const CANCELLED: &[Field] = &[
     Field::new(
         "wait",
@@ -305,12 +312,21 @@ pub(super) const ROUTES: &[Route] = &[
         method: Method::Delete,
         path: "/v1/executions/{execution}",
         name: "cancelExecution",
-        about: "Cancels an execution. Returns 202, or 200 if it had ended already.",
+        about: "Cancels an execution. Returns 202, or 200 if it had ended already. With `forget`, it \
+                  removes an execution that has ended. Returns 204 once the disk keeps nothing of it.",
+        query: &[FORGET],
         answers: &[
             (Status::ACCEPTED, Content::Json("State")),
             (Status::OK, Content::Json("State")),
+            (Status::NO_CONTENT, Content::Empty),
         ],
-        begin: |request| Ok(ParsedHead::Call(ApiCall::Cancel(request.execution()?))),
+        begin: |request| {
+            let id = request.execution()?;
+            Ok(ParsedHead::Call(match request.parameters.forgets()? {
+                true => ApiCall::Forget(id),
+                false => ApiCall::Cancel(id),
+            }))
+        },
         ..PLAIN
     },
     Route {

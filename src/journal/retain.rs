@@ -32,6 +32,17 @@ impl Journal {
         true
     }
 
+    /// A place behind everything that was appended. What is before it is on the disk once
+    /// [`Journal::is_synced_to`] says so.
+    pub fn appended_lsn(&self) -> Lsn {
+        self.commit.next_lsn()
+    }
+
+    /// True if everything that was appended before this place is on the disk.
+    pub fn is_synced_to(&self, lsn: Lsn) -> bool {
+        self.commit.synced() > lsn || self.is_all_synced()
+    }
+
     /// True if the next segment is wanted soon, and zeros would be too late.
     pub fn is_next_urgent(&self) -> bool {
         self.is_used(2)

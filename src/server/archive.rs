@@ -71,6 +71,11 @@ impl Archive {
         self.entries.get(&id)
     }
 
+    /// Removes an execution.
+    pub fn forget(&mut self, id: ExecutionId) {
+        self.entries.remove(&id);
+    }
+
     /// Returns all executions, whether the journal still has them or not.
     pub fn iter(&self) -> impl Iterator<Item = (ExecutionId, &Entry)> {
         self.entries.iter().map(|(id, entry)| (*id, entry))

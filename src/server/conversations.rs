@@ -32,6 +32,14 @@ struct Thread {
     run_count: u32,
 }
 
+/// The thread that a new run enters.
+#[derive(Debug)]
+pub(in crate::server) struct Entering {
+    pub thread: Box<str>,
+    /// The client's name for the run.
+    pub run_id: Option<Box<str>>,
+}
+
 /// The place of a run from before a restart among the runs of its thread.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::server) struct Place {

@@ -204,8 +204,8 @@ pub struct Served {
     pub(in crate::server) arguments: Option<Box<serde_json::Value>>,
     /// Its place in a thread of a front end's client.
     pub(in crate::server) thread: Option<Rc<conversations::Seat>>,
-    /// The thread that it enters when it is opened, and the client's name for the run.
-    pub(in crate::server) enters: Option<Box<(Box<str>, Option<Box<str>>)>>,
+    /// The thread that it enters when it is opened.
+    pub(in crate::server) enters: Option<Box<conversations::Entering>>,
     /// The task or the state of an agent's run. `None` while it is taken out for use.
     pub(in crate::server) agent: Option<Agent>,
     /// True if the producer is an agent's run.

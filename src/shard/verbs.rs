@@ -13,6 +13,8 @@ use super::{
 };
 use crate::base::{ExecutionId, Handle, Panicked};
 use crate::engine::{ChunkFacts, NotFound, RingFacts};
+use crate::journal::Refused;
+use crate::journal::format::Lsn;
 use crate::memory::ControlPage;
 use crate::reactor::Reactor;
 use crate::stream::{Durability, Kind, Totals};
@@ -83,6 +85,29 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
     /// all chunks before it. `None` if it has to be looked for from the first chunk on.
     pub(crate) fn seek_kept(&self, id: ExecutionId, byte: u64) -> Option<(u64, u64)> {
         self.keeping.as_ref()?.seek(self.run_of(id)?.kept?, byte)
+    }
+
+    /// Deletes an ended execution from the journal. Returns the place to which the disk has to be
+    /// synced; `None` if nothing of it is kept.
+    ///
+    /// # Errors
+    /// The journal has no room for the record, or is broken.
+    pub(crate) fn delete_kept(&mut self, id: ExecutionId) -> Result<Option<Lsn>, Refused> {
+        let now = self.now;
+        let kept = self.run_of(id).and_then(|run| run.kept);
+        let (Some(kept), Some(keeping)) = (kept, self.keeping.as_deref_mut()) else {
+            return Ok(None);
+        };
+        keeping.delete(kept, now).map(Some).ok_or(Refused::Full)
+    }
+
+    /// True if the disk has everything before this place.
+    ///
+    /// # Errors
+    /// [`Refused::Broken`]: it never will.
+    pub(crate) fn is_synced_to(&self, lsn: Lsn) -> Result<bool, Refused> {
+        let keeping = self.keeping.as_ref().expect("the place is one of it");
+        keeping.is_synced_to(lsn).map_err(|_| Refused::Broken)
     }
 
     /// True if the shard has a journal.

@@ -7,6 +7,7 @@ mod cursors;
 mod owners;
 mod ranges;
 mod refused;
+mod removed;
 mod shards;
 mod whole;
 mod world;

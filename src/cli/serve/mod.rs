@@ -321,19 +321,31 @@ pub fn start(
         }
         offered.add_to(shard.tools_mut());
     };
-    let set_up_tools: SetUp = Arc::new(set_up_tools);
+    let server = start_shards(config, Arc::new(set_up_tools), journal, log)?;
+    upstreams.follow(server.handles().cloned().collect());
+    exporter.watch(server.meter());
+    heap::trim(); // The schemas of tools and the documents were made from much that is freed.
+    Ok(RunningServer { server, exporter, upstreams })
+}
+
+/// Starts the shards. If the default journal cannot be opened, they keep nothing on disk.
+fn start_shards(
+    config: ServerConfig,
+    set_up: SetUp,
+    journal: &mut JournalState,
+    log: &Log,
+) -> Result<Server, CliError> {
     let mut without_journal = config.clone();
-    let mut started = Server::start(config, Arc::clone(&set_up_tools));
+    let mut started = Server::start(config, Arc::clone(&set_up));
     if let Err(ServerError::Shard(error)) = &started
         && is_of::<JournalError>(error)
         && journal.give_up(log, &error.to_string())
     {
-        without_journal
-            .shards
-            .retain_mut(|shard| shard.journal.take().is_none() || shard.guests.listens);
-        started = Server::start(without_journal, set_up_tools);
+        without_journal.shards.retain(|shard| shard.guests.listens);
+        without_journal.shards.iter_mut().for_each(|shard| shard.journal = None);
+        started = Server::start(without_journal, set_up);
     }
-    let server = started.map_err(|error| {
+    started.map_err(|error| {
         let text = format!("the server did not start: {error}");
         match error {
             ServerError::Shard(error)
@@ -343,11 +355,7 @@ pub fn start(
             }
             _ => CliError::Failed(text),
         }
-    })?;
-    upstreams.follow(server.handles().cloned().collect());
-    exporter.watch(server.meter());
-    heap::trim(); // The schemas of tools and the documents were made from much that is freed.
-    Ok(RunningServer { server, exporter, upstreams })
+    })
 }
 
 /// True if the error comes from one of this type.

@@ -19,6 +19,11 @@ fn from_words(words: &[(&str, &str)]) -> Result<Settings, String> {
 const OTHERS: &[(&str, &str)] = &[
     ("listen", "[::1]:80"),
     ("door", "/run/user/0/door.sock"),
+    ("journal", "/var/lib/j"),
+    ("durability", "synced"),
+    ("journal-bytes", "67108864"),
+    ("journal-retention", "2h"),
+    ("journal-scrub", "0"),
     ("doors-max", "3"),
     ("allow-host", "app.example"),
     ("allow-origin", "https://app.example"),

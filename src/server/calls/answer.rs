@@ -5,22 +5,23 @@ use std::time::Duration;
 use crate::base::{ExecutionId, Principal};
 use crate::endpoint::front::bodies;
 use crate::endpoint::{
-    Answer, ApiError, DeliveryOptions, Execute, FrontOptions, IdempotencyKey, StreamFormat,
-    documents,
+    Answer, ApiError, DeliveryOptions, Execute, FrontOptions, FrontRun, IdempotencyKey,
+    PolicyChoice, StreamFormat, documents,
 };
 use crate::engine::{CancelError, Hold, Start, Status as ExecutionStatus};
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor};
 use crate::server::calls::keys::Found;
 use crate::server::calls::threads;
+use crate::server::conversations::Entering;
 use crate::server::executions::{options_of, refusal};
 use crate::server::guests::Guests;
 use crate::server::hub::Answered;
 use crate::server::hub::connection::{Doing, Timer};
 use crate::server::{ServerShard, executions, hub, records, streams, workers};
-use crate::shard::{ExecuteError, Outlet};
-use crate::stream::{Durability, ExecutionState, Outcome};
-use crate::tool::{AGENT, StartError};
+use crate::shard::{ExecuteError, ExecuteOptions, Outlet};
+use crate::stream::{Durability, ExecutionState, Outcome, Policy};
+use crate::tool::{AGENT, Prepared, StartError};
 use crate::wire::http1::Status;
 use crate::wire::write_json;
 
@@ -68,18 +69,8 @@ pub(in crate::server) fn run_tool<R: Reactor + 'static>(
     let is_for_front = matches!(execute.stream, Some((StreamFormat::Front(_), _)));
     let opened = prepared.map_err(ExecuteError::Start).and_then(|mut prepared| {
         prepared.trace = execute.trace.clone();
-        let is_kept = shard.durability_of(options.durability) != Durability::None;
-        let unchosen = executions::unchosen_policy(prepared.tool.as_deref(), is_kept);
-        let policy_then = asked.or(Some(unchosen.policy));
-        let need = &mut prepared.need;
-        need.ring_bytes = executions::served_ring_bytes(shard, policy_then).max(need.ring_bytes);
-        let mut guest = Guests::prepare(shard, &prepared.work, &options)?;
-        guest.policy = policy;
-        guest.enters = front.thread_id.clone().map(|id| Box::new((id, front.run_id.clone())));
-        if is_for_front && guest.agent.is_none() {
-            guest.arguments = short_arguments(&execute.arguments);
-        }
-        shard.open_execution(prepared, options, guest)
+        let arguments = is_for_front.then_some(&execute.arguments);
+        open(shard, prepared, options, (asked, policy), (&front, arguments))
     });
     let execution = match opened {
         Ok(execution) => execution,
@@ -115,6 +106,31 @@ pub(in crate::server) fn run_tool<R: Reactor + 'static>(
         return hub::answer(shard, id, &reply);
     }
     answer_begun(shard, id, execution, (&execute.tool, hold), None)
+}
+
+/// Opens an execution with everything that the guests keep with it: the policy that it names, its
+/// thread, and the arguments that a front end reports. `asked` is the policy of its first
+/// subscriber.
+fn open<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    mut prepared: Prepared,
+    options: ExecuteOptions,
+    (asked, policy): (Option<Policy>, Option<PolicyChoice>),
+    (front, arguments): (&FrontRun, Option<&serde_json::Value>),
+) -> Result<ExecutionId, ExecuteError> {
+    let is_kept = shard.durability_of(options.durability) != Durability::None;
+    let unchosen = executions::unchosen_policy(prepared.tool.as_deref(), is_kept);
+    let policy_then = asked.or(Some(unchosen.policy));
+    let need = &mut prepared.need;
+    need.ring_bytes = executions::served_ring_bytes(shard, policy_then).max(need.ring_bytes);
+    let mut guest = Guests::prepare(shard, &prepared.work, &options)?;
+    guest.policy = policy;
+    let thread = front.thread_id.clone();
+    guest.enters = thread.map(|thread| Entering { thread, run_id: front.run_id.clone() }.into());
+    if guest.agent.is_none() {
+        guest.arguments = arguments.and_then(short_arguments);
+    }
+    shard.open_execution(prepared, options, guest)
 }
 
 /// Answers a request whose key an earlier request has used.
@@ -185,7 +201,7 @@ pub(in crate::server) fn enter_thread<R: Reactor + 'static>(
     let begun_us = records::wall_us(shard);
     let guest = &mut shard.run_mut(execution.slot).guest;
     let (owner, Some(enters)) = (guest.owner, guest.enters.take()) else { return };
-    let (thread, run_id) = *enters;
+    let Entering { thread, run_id } = *enters;
     let conversations = &shard.guests.conversations;
     let seat = conversations.enter(owner, &thread, execution, run_id, begun_us);
     shard.run_mut(execution.slot).guest.thread = Some(seat.into());

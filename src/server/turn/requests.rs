@@ -5,7 +5,7 @@ use crate::endpoint::{Answer, ApiCall, ApiError, documents};
 use crate::engine::NotFound;
 use crate::reactor::{ConnectionId, Reactor};
 use crate::server::hub::Answered;
-use crate::server::turn::parts;
+use crate::server::turn::{parts, recall};
 use crate::server::{ServerShard, calls, executions, hub, mcp, peers, shm, streams, workers};
 use crate::wire::http1::Status;
 
@@ -35,6 +35,7 @@ pub(in crate::server) fn carry_out_call<R: Reactor + 'static>(
         }
         ApiCall::Execute(execute) => calls::run_tool(shard, id, *execute, principal),
         ApiCall::Follow(follow) => streams::follow(shard, id, &follow),
+        ApiCall::Forget(execution) => recall::forget(shard, id, execution),
         ApiCall::Output(execution, ask) => streams::send_output(shard, id, execution, &ask),
         ApiCall::Result(execution, wait) => calls::await_result(shard, id, execution, wait),
         ApiCall::Executions(_) | ApiCall::AllProgress | ApiCall::Metrics(_) => {
@@ -95,6 +96,7 @@ fn answer_now<R: Reactor + 'static>(
         ApiCall::Execute(_)
         | ApiCall::Follow(_)
         | ApiCall::Output(..)
+        | ApiCall::Forget(_)
         | ApiCall::Result(..)
         | ApiCall::Executions(_)
         | ApiCall::Metrics(_)
@@ -121,6 +123,7 @@ pub(in crate::server) fn is_open_to<R: Reactor + 'static>(
     match call {
         ApiCall::Inspect(id)
         | ApiCall::Cancel(id)
+        | ApiCall::Forget(id)
         | ApiCall::Result(id, _)
         | ApiCall::Output(id, _)
         | ApiCall::Acknowledge(id, ..)

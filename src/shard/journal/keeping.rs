@@ -28,7 +28,7 @@ use super::reads::{self, Reads};
 use super::recall::Archive;
 use crate::base::{ExecutionId, Handle, Instant};
 use crate::engine::{Event, Verdict};
-use crate::journal::format::ChunkEntry;
+use crate::journal::format::{ChunkEntry, Lsn};
 use crate::journal::recovery::{Findings, Recovered};
 use crate::journal::scrub::ScrubRead;
 use crate::journal::{
@@ -355,6 +355,22 @@ impl Keeping {
     /// A chunk at or before this byte of the payload, and the payload bytes before it.
     pub fn seek(&self, kept: KeptId, byte: u64) -> Option<(u64, u64)> {
         self.journal.seek(kept, byte)
+    }
+
+    /// Deletes an ended execution. Returns the place to which the disk has to be synced; `None` if
+    /// the journal has no room for the record.
+    pub fn delete(&mut self, kept: KeptId, now: Instant) -> Option<Lsn> {
+        self.is_touched = true;
+        let moment = self.moment(now);
+        self.journal.delete(kept, moment).then(|| self.journal.appended_lsn())
+    }
+
+    /// True if everything before this place is on the disk; an error if it never will be.
+    pub fn is_synced_to(&self, lsn: Lsn) -> Result<bool, Fault> {
+        match self.journal.fault() {
+            Some(fault) => Err(fault),
+            None => Ok(self.journal.is_synced_to(lsn)),
+        }
     }
 
     /// True if the execution is kept.
