@@ -312,8 +312,9 @@ pub(super) const ROUTES: &[Route] = &[
         method: Method::Delete,
         path: "/v1/executions/{execution}",
         name: "cancelExecution",
-        about: "Cancels an execution. Returns 202, or 200 if it had ended already. With `forget`, it \
-                  removes an execution that has ended. Returns 204 once the disk keeps nothing of it.",
+        about: "Cancels an execution. Returns 202, or 200 if it had ended already. With `forget`, \
+                  it removes an execution that has ended, and returns 204 once the disk has \
+                  forgotten it.",
         query: &[FORGET],
         answers: &[
             (Status::ACCEPTED, Content::Json("State")),

@@ -223,8 +223,8 @@ impl Journal {
         }))
     }
 
-    /// A chunk at or before this byte of the payload, and the payload bytes of all chunks before it.
-    /// It is at most one segment away. `None` if what is before it was not kept.
+    /// A chunk at or before this byte of the payload, and the payload bytes of all chunks before
+    /// it. It is at most one segment away. `None` if what is before it was not kept.
     pub fn seek(&self, name: KeptId, byte: u64) -> Option<(u64, u64)> {
         let kept = self.catalogue.get(name).filter(|kept| !kept.is_deleted)?;
         let at = kept.extents.partition_point(|extent| extent.bytes_until <= byte);

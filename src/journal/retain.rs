@@ -32,8 +32,7 @@ impl Journal {
         true
     }
 
-    /// A place behind everything that was appended. What is before it is on the disk once
-    /// [`Journal::is_synced_to`] says so.
+    /// A place behind everything that was appended, for [`Journal::is_synced_to`].
     pub fn appended_lsn(&self) -> Lsn {
         self.commit.next_lsn()
     }

@@ -231,7 +231,7 @@ impl<R: Reactor + 'static> ServerShard<R> {
 
 impl ServerShard {
     /// Sets the shards of the server, including this one, in the order of their numbers.
-    /// So many of them listen, the first ones.
+    /// The first `listening_count` of them listen.
     pub(crate) fn set_peers(&mut self, peers: &[ServerHandle], listening_count: usize) {
         peers::set_peers(self, peers, listening_count)
     }

@@ -1,8 +1,8 @@
 //! The executions of a shard that have ended and are kept on its disk, as clients see them.
 //!
 //! The engine forgets an execution some time after its end, and the journal keeps it. This table
-//! has the owner, the description and the thread of each, so that nothing has to be read for a
-//! list, a thread or a refusal. It is filled at the start from the records in the journal, and
+//! has the owner, the description and the thread of each. Nothing has to be read for a list, a
+//! thread or a refusal. The table is filled at the start from the records in the journal, and
 //! whenever a kept execution ends. An entry whose execution the journal has removed counts for
 //! nothing, and goes when the table is full of such entries.
 //!

@@ -64,8 +64,8 @@ pub enum OnFull {
     /// reason `unwritten`. The producer never waits for the disk.
     #[default]
     Gap,
-    /// The chunk waits in the ring for as long as the disk moves, and a full ring makes the producer
-    /// wait. After two seconds without room, and when the disk fails, it goes on as under
+    /// The chunk waits in the ring for as long as the disk moves, and a full ring makes the
+    /// producer wait. After two seconds without room, and when the disk fails, it goes on as under
     /// [`OnFull::Gap`]. A producer that is faster than the disk thus loses nothing, and a disk that
     /// hangs stops nobody. It is the default of a server.
     Pause,

@@ -1,4 +1,4 @@
-//! What was answered before a kill is there after it, and is whole.
+//! Everything that was answered before a kill is there after it, and is whole.
 
 use serde_json::{Value, json};
 

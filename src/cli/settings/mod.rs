@@ -78,8 +78,8 @@ settings! {
     /// service manager's $STATE_DIRECTORY, or streamdoor in $XDG_STATE_HOME (~/.local/state). If
     /// another server uses that, nothing is kept on disk. With off: nothing is.
     journal: AutoPath = AutoPath::default();
-    /// The promise for chunks, unless the call sets another. none: they end with the server.
-    /// written: they survive a crash of the server. synced: they survive a power cut.
+    /// The promise for chunks, unless the call sets another. With none, they end with the server.
+    /// With written, they survive a crash of it. With synced, they survive a power cut.
     durability: Durability = Durability::Written;
     /// The most disk space of the journal. The oldest executions go first.
     journal_bytes: Bytes<{ 16 << 20 }, { 1 << 50 }> = Bytes(1 << 30);

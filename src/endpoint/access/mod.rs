@@ -134,8 +134,8 @@ impl Access {
     }
 
     /// Returns the principal of this name; [`Principal::ANYONE`] for no name on a server that
-    /// requires no tokens. All others are [`Principal::NOBODY`], because whoever they were, they
-    /// may own nothing here.
+    /// requires no tokens. All others are [`Principal::NOBODY`], which owns nothing that a caller
+    /// can find.
     pub fn principal_of(&self, name: Option<&str>) -> Principal {
         match (&self.guard, name) {
             (None, None) => Principal::ANYONE,

@@ -108,9 +108,8 @@ pub(in crate::server) fn run_tool<R: Reactor + 'static>(
     answer_begun(shard, id, execution, (&execute.tool, hold), None)
 }
 
-/// Opens an execution with everything that the guests keep with it: the policy that it names, its
-/// thread, and the arguments that a front end reports. `asked` is the policy of its first
-/// subscriber.
+/// Opens an execution with the policy that it names, its thread, and the arguments that a front end
+/// reports. `asked` is the policy of its first subscriber.
 fn open<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     mut prepared: Prepared,

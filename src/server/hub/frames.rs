@@ -63,8 +63,8 @@ pub(in crate::server) struct Key {
 }
 
 /// A frame and its key. All zero is none, so the kernel provides the memory of the table as it is
-/// written. The words: the position and 1, the chunk's number, the execution's nonce, the offsets, and
-/// the length with the encoding.
+/// written. The words: the position and 1, the chunk's number, the execution's nonce, the offsets,
+/// and the length with the encoding.
 type Entry = [u64; 5];
 const NO_ENTRY: Entry = [0; 5];
 

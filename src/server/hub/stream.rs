@@ -49,7 +49,7 @@ impl Gathered {
         Gathered { status, data: Vec::new() }
     }
 
-    /// Adds a chunk. Of a long payload, the end stays.
+    /// Adds a chunk. The end of a long payload stays.
     fn add(&mut self, chunk: &WireEvent<'_>) {
         chunk.write_payload(&mut self.data);
         if self.data.len() > 2 * limits::RESULT_KEPT_BYTES_MAX {

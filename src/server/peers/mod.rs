@@ -202,8 +202,8 @@ pub(in crate::server) fn introduce<R: Reactor + 'static>(shards: &mut [ServerSha
     }
 }
 
-/// Sets the shards of the server, including this one, in the order of their numbers. So many of them
-/// listen, the first ones.
+/// Sets the shards of the server, including this one, in the order of their numbers. The first
+/// `listening_count` of them listen.
 pub(in crate::server) fn set_peers(
     shard: &mut ServerShard,
     peers: &[ServerHandle],

@@ -1,4 +1,5 @@
-//! Executions that wait for the disk: `deliver: when_durable`, `on_full: wait` and `on_full: pause`.
+//! Executions that wait for the disk: `deliver: when_durable`, `on_full: wait` and
+//! `on_full: pause`.
 //!
 //! Their engine is told late. The head of the ring runs ahead of what the engine knows.
 //! [`ingest_late`] appends as many chunks as the journal has room for, and tells the engine of

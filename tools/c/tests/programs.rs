@@ -295,7 +295,8 @@ impl Program {
             return None;
         };
         let mut command = Command::new(&path);
-        command.args(["serve", "--journal", "off", "--listen", "127.0.0.1:0", "--log", "json", "--door"]);
+        command.args(["serve", "--journal", "off", "--listen", "127.0.0.1:0", "--log", "json"]);
+        command.arg("--door");
         command.arg(world.path("served.sock")).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
