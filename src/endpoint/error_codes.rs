@@ -151,12 +151,6 @@ pub const ERROR_CODES: &[ErrorCode] = &[
     ),
     row(
         Status::BAD_REQUEST,
-        "too_long_for_journal",
-        "The description of the execution is too long for the journal.",
-        "Send shorter arguments, or ask for the durability `none`.",
-    ),
-    row(
-        Status::BAD_REQUEST,
         "chunk_too_large",
         "A chunk does not fit into the ring.",
         "Send chunks of at most `limit` bytes.",

@@ -283,8 +283,11 @@ fn response(description: &str, content: &Content) -> Value {
         }
         Content::Events => {
             let text = "Each event is an `Event`, or an event in the format of a front end.";
-            let types = [sse::MEDIA_TYPE, ndjson::MEDIA_TYPE];
-            types.map(|media_type| lines(media_type, text, "Event")).into_iter().collect()
+            let mut events = lines(sse::MEDIA_TYPE, text, "Event");
+            // Those of front ends have schemas of their own, and some of them are no JSON.
+            events.1["schema"]["properties"]["data"] =
+                json!({"type": "string", "description": text});
+            [events, lines(ndjson::MEDIA_TYPE, text, "Event")].into_iter().collect()
         }
         Content::WorkerEvents => {
             let text = "Each event is a `WorkerEvent`.";

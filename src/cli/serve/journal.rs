@@ -54,19 +54,19 @@ const KEY_BYTES: usize = 64;
 
 impl JournalState {
     /// Opens the directory of the settings. Without the default one, the server keeps nothing on
-    /// disk, and the log says why.
+    /// disk.
     ///
     /// # Errors
     /// If a directory was named and cannot be used.
-    pub fn open(settings: &Settings, log: &Log) -> Result<JournalState, CliError> {
+    pub fn open(settings: &Settings) -> Result<JournalState, CliError> {
         let (path, is_default) = match &settings.journal {
             AutoPath::Off => return Ok(JournalState::Off),
             AutoPath::At(path) => (path.clone(), false),
             AutoPath::Auto => match default_path() {
                 Some(path) => (path, true),
                 None => {
-                    let reason = "neither STATE_DIRECTORY nor HOME is set";
-                    return Ok(closed(log, Path::new(""), reason));
+                    let reason = "neither STATE_DIRECTORY nor HOME is set".to_owned();
+                    return Ok(JournalState::Closed(reason));
                 }
             },
         };
@@ -74,10 +74,10 @@ impl JournalState {
             Ok(folder) if folder.shard_count > limits::SHARDS_MAX => {
                 let most = limits::SHARDS_MAX;
                 let text = format!("it has more than {most} directories of shards");
-                refused(log, &path, is_default, &text)
+                refused(&path, is_default, &text)
             }
             Ok(folder) => Ok(JournalState::Open(folder)),
-            Err(error) => refused(log, &path, is_default, &error.to_string()),
+            Err(error) => refused(&path, is_default, &error.to_string()),
         }
     }
 
@@ -90,44 +90,36 @@ impl JournalState {
     }
 
     /// Goes on without a journal after this error, if nobody has named its directory.
-    pub fn give_up(&mut self, log: &Log, error: &str) -> bool {
-        let JournalState::Open(folder) = self else { return false };
-        let is_default = folder.is_default;
+    pub fn give_up(&mut self, error: &str) -> bool {
+        let is_default = self.folder().is_some_and(|folder| folder.is_default);
         if is_default {
-            *self = closed(log, &folder.path.clone(), error);
+            *self = JournalState::Closed(error.to_owned());
         }
         is_default
     }
 }
 
-fn refused(
-    log: &Log,
-    path: &Path,
-    is_default: bool,
-    error: &str,
-) -> Result<JournalState, CliError> {
+fn refused(path: &Path, is_default: bool, error: &str) -> Result<JournalState, CliError> {
+    let text = format!("the journal in {}: {error}", path.display());
     match is_default {
-        true => Ok(closed(log, path, error)),
-        false => {
-            let text = format!("the journal in {}: {error}", path.display());
-            Err(CliError::Environment(text))
-        }
+        true => Ok(JournalState::Closed(text)),
+        false => Err(CliError::Environment(text)),
     }
 }
 
-fn closed(log: &Log, path: &Path, reason: &str) -> JournalState {
-    log_event(log, Level::Warn, "journal_not_opened", |line| {
-        line.text("path", &path.display().to_string());
-        line.text("reason", reason);
-        line.text("consequence", "nothing survives a restart");
-        line.text("advice", "--journal DIR names another directory, and --journal off none");
-    });
-    JournalState::Closed(reason.to_owned())
-}
-
-/// Logs what the journal of a server has.
+/// Logs what the journal of a server has, or why there is none.
 pub fn announce(settings: &Settings, journal: &JournalState, server: &Server, log: &Log) {
-    let Some(folder) = journal.folder() else { return };
+    let folder = match journal {
+        JournalState::Open(folder) => folder,
+        JournalState::Off => return,
+        JournalState::Closed(reason) => {
+            return log_event(log, Level::Warn, "journal_not_opened", |line| {
+                line.text("reason", reason);
+                line.text("consequence", "nothing survives a restart");
+                line.text("advice", "--journal DIR names a directory, and --journal off none");
+            });
+        }
+    };
     let called = server.handles().map(|shard| shard.call(|shard| shard.journal()));
     let found: Vec<JournalStatus> = called.filter_map(|status| status.ok().flatten()).collect();
     let sum = |number: fn(&JournalStatus) -> u64| found.iter().map(number).sum();

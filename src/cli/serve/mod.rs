@@ -157,7 +157,7 @@ impl ServerSetup {
         };
         let started = Log::start(settings.log, settings.log_level, io::stderr());
         let log = started.map_err(|error| CliError::Environment(format!("the log: {error}")))?;
-        let journal = JournalState::open(settings, &log)?;
+        let journal = JournalState::open(settings)?;
         let access = rules.with(settings, journal.folder().map(|folder| &folder.secrets))?;
         let (ender, stop) = channel();
         let (at_once, by_signal) = (log.clone(), ender.clone());
@@ -321,7 +321,7 @@ pub fn start(
         }
         offered.add_to(shard.tools_mut());
     };
-    let server = start_shards(config, Arc::new(set_up_tools), journal, log)?;
+    let server = start_shards(config, Arc::new(set_up_tools), journal)?;
     upstreams.follow(server.handles().cloned().collect());
     exporter.watch(server.meter());
     heap::trim(); // The schemas of tools and the documents were made from much that is freed.
@@ -333,13 +333,12 @@ fn start_shards(
     config: ServerConfig,
     set_up: SetUp,
     journal: &mut JournalState,
-    log: &Log,
 ) -> Result<Server, CliError> {
     let mut without_journal = config.clone();
     let mut started = Server::start(config, Arc::clone(&set_up));
     if let Err(ServerError::Shard(error)) = &started
         && is_of::<JournalError>(error)
-        && journal.give_up(log, &error.to_string())
+        && journal.give_up(&error.to_string())
     {
         without_journal.shards.retain(|shard| shard.guests.listens);
         without_journal.shards.iter_mut().for_each(|shard| shard.journal = None);

@@ -213,9 +213,7 @@ pub(in crate::server) fn refusal(error: ExecuteError) -> ApiError {
                 Refused::Broken => {
                     ApiError::new(Status::SERVICE_UNAVAILABLE, "journal_broken", text)
                 }
-                Refused::TooLong => {
-                    return ApiError::new(Status::BAD_REQUEST, "too_long_for_journal", text);
-                }
+                Refused::TooLong => unreachable!("the names and the arguments in it are limited"),
             };
             error.retry_after(limits::BUSY_RETRY_AFTER)
         }
@@ -260,5 +258,38 @@ pub(in crate::server) fn check_subscriber<R: Reactor + 'static>(
     match all.iter().any(|status| status.id == subscriber) {
         true => Ok(()),
         false => Err(NotFound.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stream::Durability;
+
+    const _: () = assert!(limits::FRONT_ARGUMENTS_BYTES_MAX < limits::JOURNAL_RECORD_BYTES_MAX / 2);
+
+    #[test]
+    fn the_journal_refuses_with_codes_of_its_own() {
+        let durability = Durability::Synced;
+        for (error, status, code) in [
+            (ExecuteError::NoJournal { durability }, 400, "no_journal"),
+            (ExecuteError::NothingKept { option: "on_full: wait" }, 400, "nothing_kept"),
+            (ExecuteError::NotKept(Refused::Full), 507, "journal_full"),
+            (ExecuteError::NotKept(Refused::TooMany), 507, "journal_full"),
+            (ExecuteError::NotKept(Refused::Broken), 503, "journal_broken"),
+        ] {
+            let refused = refusal(error);
+            assert_eq!((refused.status.code(), refused.code), (status, code));
+        }
+    }
+
+    #[test]
+    fn a_kept_execution_holds_nobody_up_unless_somebody_wants_that() {
+        let policy = |tool: Option<&ToolSpec>, is_kept| unchosen_policy(tool, is_kept).policy;
+        assert_eq!((policy(None, false), policy(None, true)), (Policy::Block, Policy::Replay));
+        let mut tool = ToolSpec::new("t", "");
+        assert_eq!(policy(Some(&tool), true), Policy::Replay);
+        tool.subscribers.policy = Policy::Conflate;
+        assert_eq!(policy(Some(&tool), true), Policy::Conflate);
     }
 }
