@@ -6,9 +6,19 @@ use crate::world::{Folder, events, execute, fetch, inspect, kill, run};
 
 #[test]
 fn every_answered_execution_is_there_with_its_output_and_one_end() {
-    let folder = Folder::new("whole");
+    find_everything_again("auto");
+}
+
+#[test]
+fn every_answered_execution_is_there_without_io_uring() {
+    find_everything_again("mio");
+}
+
+fn find_everything_again(reactor: &str) {
+    let folder = Folder::new(&format!("whole-{reactor}"));
     let content = folder.write_file("long.txt", 3 << 20);
-    let server = folder.serve(&[]);
+    let serve = || folder.serve(&["--reactor", reactor]);
+    let server = serve();
     let short = run(&server, "slow_data_processor", json!({"chunks": 30, "delay_ms": 0}));
     let long = run(&server, "process_file", json!({"file_path": "long.txt"}));
     let running = json!({"chunks": 100_000, "delay_ms": 5});
@@ -20,7 +30,7 @@ fn every_answered_execution_is_there_with_its_output_and_one_end() {
     kill(server);
 
     for round in 0..2 {
-        let server = folder.serve(&[]);
+        let server = serve();
         let listed: Value = serde_json::from_str(&server.ask("GET", "/v1/executions", "")).unwrap();
         let listed = listed["executions"].as_array().unwrap();
         let state_of = |id: &str| {

@@ -266,7 +266,8 @@ mod tests {
     use super::*;
     use crate::stream::Durability;
 
-    const _: () = assert!(limits::FRONT_ARGUMENTS_BYTES_MAX < limits::JOURNAL_RECORD_BYTES_MAX / 2);
+    const _: () =
+        assert!(2 * limits::FRONT_ARGUMENTS_BYTES_MAX <= limits::JOURNAL_RECORD_BYTES_MAX);
 
     #[test]
     fn the_journal_refuses_with_codes_of_its_own() {
