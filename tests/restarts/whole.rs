@@ -90,6 +90,10 @@ fn a_reader_that_comes_after_the_end_loses_nothing() {
     let result = format!("/v1/executions/{id}/result?wait_ms=60000");
     let result: Value = serde_json::from_str(&server.ask("GET", &result, "")).unwrap();
     assert_eq!(result["state"], "completed");
+    // A document has the end of it, and says so.
+    let data = result["data"].as_str().unwrap();
+    assert_eq!((data.len(), &result["complete"]), (1 << 20, &json!(false)));
+    assert!(content.ends_with(data.as_bytes()));
     let all = events(&server, &id, "");
     let kinds = |name: &str| all.iter().filter(|event| event["event"] == name).count();
     assert_eq!((kinds("gap"), kinds("end")), (0, 1));

@@ -9,6 +9,7 @@ use crate::endpoint::{
     documents,
 };
 use crate::engine::{From, Status as ExecutionStatus};
+use crate::limits;
 use crate::memory::ChunkHeader;
 use crate::reactor::{ConnectionId, Reactor};
 use crate::server::hub::Answered;
@@ -82,16 +83,21 @@ fn send_kept<R: Reactor + 'static>(
         false => None,
     };
     let (seq, before_bytes) = place.unwrap_or((1, 0));
-    let from = match seq {
-        1 => From::Start,
-        seq => From::Seq { seq, seen: Some(Totals { chunks: seq - 1, bytes: before_bytes }) },
-    };
+    let from = from_place((seq, before_bytes));
     let window = Window {
         skip_bytes: part.bytes.start - before_bytes,
         left_bytes: part.bytes.end - part.bytes.start,
     };
     let head = StreamHead { payload: Some(Box::new((part, window))), ..head };
     send_from(shard, id, execution, (Policy::Replay, ask.kinds), (from, head))
+}
+
+/// Returns the start of a subscription at a chunk, with the payload bytes before it.
+fn from_place((seq, bytes): (u64, u64)) -> From {
+    match seq {
+        1 => From::Start,
+        seq => From::Seq { seq, seen: Some(Totals { chunks: seq - 1, bytes }) },
+    }
 }
 
 fn send_from<R: Reactor + 'static>(
@@ -121,8 +127,11 @@ pub(in crate::server) fn send_result_kept<R: Reactor + 'static>(
 ) -> Answered {
     let delivery_options =
         DeliveryOptions { policy: Some(Policy::Replay), ..DeliveryOptions::default() };
-    let spec = delivery_options.spec(PolicyChoice::default(), From::Start);
     let execution = status.id;
+    // The document has no more than the end.
+    let first_byte = status.totals.bytes.saturating_sub(limits::RESULT_KEPT_BYTES_MAX as u64);
+    let place = shard.seek_kept(execution, first_byte).unwrap_or((1, 0));
+    let spec = delivery_options.spec(PolicyChoice::default(), from_place(place));
     let subscribed = match attach_connection(shard, execution, spec, id) {
         Err(error) => return hub::answer_error(shard, id, &error.into()),
         Ok(subscribed) => subscribed,

@@ -149,6 +149,7 @@ fn settle_forgotten<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: Connec
         Err(refused) => Answer::error(&executions::refusal(ExecuteError::NotKept(refused))),
     };
     let Some(connection) = shard.guests.hub.connection(id) else { return };
+    assert!(matches!(connection.doing, Doing::Elsewhere));
     connection.doing = Doing::Requests;
     hub::answer(shard, id, &answer);
     shard.guests.hub.resume_later(id);
