@@ -108,7 +108,7 @@ impl FrontState {
 
     /// Appends the events that this client gets for an event, which may be none.
     pub fn write(&mut self, event: &WireEvent<'_>, out: &mut Vec<u8>) {
-        if self.is_primed_with(event, out) {
+        if matches!(self.opening, Opening::Primed(..)) && self.is_primed_with(event, out) {
             return;
         }
         let Some(front) = &mut self.front else { return };
@@ -148,6 +148,7 @@ impl FrontState {
 impl FrontState {
     /// Primes the writer with an event from before the position of the client, and opens the stream
     /// once that is reached. Returns true if the client is not sent the event.
+    #[cold]
     fn is_primed_with(&mut self, event: &WireEvent<'_>, out: &mut Vec<u8>) -> bool {
         let Opening::Primed(reader, until_seq) = self.opening else { return false };
         let Some(front) = &mut self.front else { return false };
