@@ -1,4 +1,5 @@
 //! A server that is killed and started again: what was answered is there, whole, and ends once.
+#![cfg(all(feature = "cli", feature = "server", feature = "tools"))]
 
 #[path = "../served/mod.rs"]
 mod served;
