@@ -504,6 +504,7 @@ impl Keeping {
                 && journal.end(ending.kept, details, moment)
             {
                 ending.details = None;
+                journal.await_write(); // Subscribers and clients wait for the end.
             }
             let is_kept = ending.details.is_none() && journal.is_end_kept(ending.kept);
             if is_kept {
