@@ -98,7 +98,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
         let (Some(kept), Some(keeping)) = (kept, self.keeping.as_deref_mut()) else {
             return Ok(None);
         };
-        keeping.delete(kept, now).map(Some).ok_or(Refused::Full)
+        keeping.delete(kept, now).map(Some)
     }
 
     /// True if the disk has everything before this place.

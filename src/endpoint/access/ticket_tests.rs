@@ -58,7 +58,7 @@ fn a_ticket_outlives_its_server() {
     assert_eq!(holder(&others, at(0, 7)), Some(Principal(1)));
     assert_eq!(holder(&others, at(3_499, 0)), Some(Principal(1)));
     assert_eq!(holder(&others, at(3_502, 0)), None);
-    // Whoever has the number of the holder now has no part in its ticket.
+    // The principal that has the number of the holder now cannot use the ticket of the holder.
     assert_eq!(holder(&tokens(&["ann", "eve"]), at(0, 7)), None);
 }
 

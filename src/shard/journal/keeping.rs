@@ -357,12 +357,24 @@ impl Keeping {
         self.journal.seek(kept, byte)
     }
 
-    /// Deletes an ended execution. Returns the place to which the disk has to be synced; `None` if
-    /// the journal has no room for the record.
-    pub fn delete(&mut self, kept: KeptId, now: Instant) -> Option<Lsn> {
+    /// Deletes an ended execution. Returns the place to which the disk has to be synced.
+    ///
+    /// # Errors
+    /// [`Refused::Broken`]: the disk failed. [`Refused::Full`]: the disk takes no record at the
+    /// moment, be it of the end of the execution or of its deletion.
+    pub fn delete(&mut self, kept: KeptId, now: Instant) -> Result<Lsn, Refused> {
+        if self.journal.fault().is_some() {
+            return Err(Refused::Broken);
+        }
+        if self.journal.get(kept).is_some_and(|kept| kept.ended.is_none()) {
+            return Err(Refused::Full); // It is over, but its end waits for room.
+        }
         self.is_touched = true;
         let moment = self.moment(now);
-        self.journal.delete(kept, moment).then(|| self.journal.appended_lsn())
+        if !self.journal.delete(kept, moment) {
+            return Err(Refused::Full);
+        }
+        Ok(self.journal.appended_lsn())
     }
 
     /// True if everything before this place is on the disk; an error if it never will be.
