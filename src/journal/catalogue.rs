@@ -96,6 +96,8 @@ pub struct Living {
     pub opened_us: u64,
     /// Its description, for the segments to come.
     pub details: Box<[u8]>,
+    /// The end of the record that has changed the description last; 0 if none has.
+    pub amended_until: Lsn,
     pub(super) hint: TouchHint,
 }
 

@@ -165,6 +165,7 @@ impl Journal {
             is_news: false,
             opened_us: moment.wall_us,
             details: details.into(),
+            amended_until: Lsn(0),
             hint: TouchHint::default(),
         };
         let living = Some(Box::new(living));
@@ -622,7 +623,7 @@ impl Journal {
         *kept.part.get_or_insert_with(|| self.table.add_part(name.index, first_seq))
     }
 
-    fn touch(&mut self, name: KeptId, is_awaited: bool, ends: bool) {
+    pub(super) fn touch(&mut self, name: KeptId, is_awaited: bool, ends: bool) {
         let kept = self.catalogue.get_mut(name).expect("it is kept");
         let living = kept.living.as_mut().expect("it lives");
         let until_seq = living.recorded_seq();

@@ -460,6 +460,7 @@ impl Contents {
                 is_news: false,
                 opened_us,
                 details,
+                amended_until: Lsn(0),
                 hint: TouchHint::default(),
             }));
         }

@@ -1,15 +1,17 @@
 //! The need for the next segment, and the end of what is kept: retention by size and age, and
 //! deletion.
 
-use super::Moment;
 use super::block::Position;
 use super::catalogue::{Kept, KeptId, Record};
 use super::format::{Lsn, RunKind};
 use super::machine::{Journal, Reserve, place};
-use super::records::Opened;
+use super::records::{FIXED_BYTES, Opened};
 use super::segments::Vacating;
+use super::{Moment, Refused};
 use crate::base::Instant;
 use crate::base::planted::{Planted, planted};
+use crate::limits::JOURNAL_RECORD_BYTES_MAX;
+use crate::stream::Durability;
 
 impl Journal {
     /// Deletes an ended execution: it is not found any more. Returns false if there is no room for
@@ -113,23 +115,71 @@ impl Journal {
             let Some(lsn) = self.carry(name, moment) else { return };
             until = until.max(lsn);
         }
+        // A description that was changed may still be on its way, and the old one is in `number`.
+        let amended = self.catalogue.iter().filter_map(|(_, kept)| kept.living.as_ref());
+        until = amended.map(|living| living.amended_until).fold(until, Lsn::max);
         self.commit.await_sync();
         self.segments.vacating = Some(Vacating { number, until });
     }
 
+    /// Changes the description of an execution that has not ended. The last one counts. Returns the
+    /// place of its record, for [`Journal::is_kept_at`].
+    ///
+    /// # Errors
+    /// [`Refused`]; nothing was appended then.
+    pub fn amend(&mut self, name: KeptId, details: &[u8], moment: Moment) -> Result<Lsn, Refused> {
+        if details.len() > JOURNAL_RECORD_BYTES_MAX - FIXED_BYTES {
+            return Err(Refused::TooLong);
+        }
+        if self.fault().is_some() {
+            return Err(Refused::Broken);
+        }
+        let details: Box<[u8]> = details.into();
+        let until = self.describe(name, &details, Reserve::Keep, moment).ok_or(Refused::Full)?;
+        let kept = self.catalogue.get_mut(name).expect("it was just described");
+        assert!(kept.ended.is_none()); // Nothing follows the end.
+        let lsn = kept.opened.lsn;
+        let living = kept.living.as_mut().expect("it has not ended");
+        (living.details, living.amended_until) = (details, until);
+        let is_awaited = living.durability == Durability::Synced;
+        self.touch(name, is_awaited, false);
+        Ok(lsn)
+    }
+
+    /// True if the record of an execution at this place is kept as promised.
+    pub fn is_kept_at(&self, name: KeptId, lsn: Lsn) -> bool {
+        let living = self.catalogue.get(name).and_then(|kept| kept.living.as_ref());
+        match living.map(|living| living.durability) {
+            Some(Durability::Written) => self.commit.written() > lsn,
+            _ => self.commit.synced() > lsn,
+        }
+    }
+
     fn carry(&mut self, name: KeptId, moment: Moment) -> Option<Lsn> {
+        let details = self.catalogue.get(name)?.living.as_ref()?.details.clone();
+        self.describe(name, &details, Reserve::Use, moment)
+    }
+
+    /// Appends the description of an execution that has not ended. Returns the end of the record.
+    fn describe(
+        &mut self,
+        name: KeptId,
+        details: &[u8],
+        reserve: Reserve,
+        moment: Moment,
+    ) -> Option<Lsn> {
         let kept = self.catalogue.get(name)?;
         let living = kept.living.as_ref()?;
         let opened = Opened {
             id: kept.id,
             durability: living.durability,
             opened_us: living.opened_us,
-            details: &living.details,
+            details,
         };
         self.scratch.clear();
         opened.encode(&mut self.scratch);
         let position = living.missing.map_or(living.position, |missing| missing.before);
-        let placed = self.put_record(RunKind::Carried, &position, 0, Reserve::Use, moment);
+        let placed = self.put_record(RunKind::Carried, &position, 0, reserve, moment);
         let (lsn, bytes) = placed?;
         let part = self.part_of(name);
         self.table.parts[part as usize].opened = place(lsn, bytes);

@@ -278,6 +278,19 @@ impl ClockAnchor {
             self.wall_us.saturating_sub((self.mono_ns - mono_ns) / 1_000)
         }
     }
+
+    /// The moment on this clock that has the wall time of the moment `mono_ns` on another clock. It
+    /// saturates.
+    pub const fn moment_of(&self, mono_ns: u64, on: &ClockAnchor) -> u64 {
+        let before_us = on.wall_us as i128 - self.wall_us as i128;
+        let moment =
+            self.mono_ns as i128 + 1_000 * before_us + mono_ns as i128 - on.mono_ns as i128;
+        match moment {
+            ..0 => 0,
+            moment if moment > u64::MAX as i128 => u64::MAX,
+            moment => moment as u64,
+        }
+    }
 }
 
 /// The attributes that the producer gives a chunk.
