@@ -94,8 +94,10 @@ pub enum Action {
 /// The answer to a request. Each kind of request has its own.
 #[derive(Clone, Debug, PartialEq, Hash)]
 pub enum Reply {
-    /// The answer to `Open` and to `Revive`.
+    /// The answer to `Open`, to `Revive` and to `Resume`.
     Opened(Result<ExecutionId, OpenError>),
+    /// The answer to `Suspend`.
+    Suspended(Result<(), SuspendError>),
     /// The answer to `Subscribe`.
     Subscribed(Result<Subscribed, SubscribeError>),
     /// The answer to `Unsubscribe`: the totals of what the subscriber was given and what it missed.
@@ -145,6 +147,17 @@ pub struct Verdict {
 /// The execution or the subscriber does not exist (any more), or belongs to another caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NotFound;
+
+/// The reason why an execution was not suspended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SuspendError {
+    /// Give up: the execution does not exist, has ended, or is being stopped.
+    NotFound,
+    /// Wait: it has subscribers.
+    Followed,
+    /// Wait: the disk does not keep all of it yet.
+    NotDurable,
+}
 
 /// The reason why an execution was not opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -22,6 +22,12 @@ pub enum Event<'a> {
     /// A caller wants an execution back that has ended so. The disk keeps all of it, and no ring
     /// holds anything.
     Revive(OpenSpec, &'a Verdict),
+    /// A caller wants an execution to go on that the engine does not have. The disk keeps all of it
+    /// so far, these are the totals, and its ring begins behind them.
+    Resume(OpenSpec, &'a KindTotals),
+    /// A caller wants the engine to forget an execution that goes on. The disk keeps all of it, and
+    /// [`Event::Resume`] brings it back. No end is told.
+    Suspend(ExecutionId),
     /// A caller wants to follow an execution.
     Subscribe(ExecutionId, SubscribeSpec),
     /// A caller ends its subscription. No end is sent, because the caller knows.

@@ -32,7 +32,7 @@ use crate::engine::subscriber::Local;
 use crate::engine::timers::{Timer, note};
 use crate::engine::wheel::TimerId;
 use crate::limits;
-use crate::stream::{ExecutionState, Exit, Kinds, Outcome, Totals};
+use crate::stream::{ExecutionState, Exit, KindTotals, Kinds, Outcome, Totals};
 
 /// The state of the producer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -232,11 +232,18 @@ impl Execution {
     /// Gives an execution its ring: it runs from now on.
     pub fn set_ring(&mut self, ring: RingFacts) {
         assert!(self.ring.is_none()); // Each execution has one ring.
-        assert!(self.log.head_seq() == 0); // Without a ring nothing was published (E1).
         self.ring = Some(ring);
-        self.log = ChunkLog::new(ring.slot_count);
-        if self.spec.kept {
-            self.log.keep();
+        match self.log.head_seq() {
+            0 => {
+                self.log = ChunkLog::new(ring.slot_count);
+                if self.spec.kept {
+                    self.log.keep();
+                }
+            }
+            _ => {
+                assert!(self.spec.kept); // Without a ring nothing was published (E1).
+                self.log.grow(ring.slot_count);
+            }
         }
         self.enter(ExecutionState::Running);
         let filters = |local: &Local| !local.terms.kinds.is_all();
@@ -261,15 +268,21 @@ impl Execution {
         self.audience_changed();
     }
 
-    /// Becomes an execution that has ended so, whose ring holds nothing.
-    pub fn revive(&mut self, verdict: &Verdict) {
+    /// Notes what the disk keeps of an execution that goes on. Its ring will hold nothing of that.
+    pub fn pass_kept(&mut self, before: &KindTotals) {
         assert!(self.spec.kept);
-        let all = verdict.totals.of(Kinds::ALL);
-        assert!(all.chunks == verdict.head_seq);
+        assert!(self.ring.is_none());
+        let all = before.of(Kinds::ALL);
         if all.chunks > 0 {
             self.log.pass_over(all);
-            self.log.found(&verdict.totals, &[]);
+            self.log.found(before, &[]);
         }
+    }
+
+    /// Becomes an execution that has ended so, whose ring holds nothing.
+    pub fn revive(&mut self, verdict: &Verdict) {
+        assert!(verdict.totals.of(Kinds::ALL).chunks == verdict.head_seq);
+        self.pass_kept(&verdict.totals);
         (self.error, self.exit) = (verdict.error.clone(), verdict.exit);
         self.outcome = Some(verdict.outcome);
         self.set_producer(Producer::Gone);
@@ -307,8 +320,8 @@ impl Execution {
         effects.push(Action::KeepEnd(self.handle(), Box::new(self.verdict_of(outcome))));
     }
 
-    /// Disarms the timers of an execution whose producer is gone.
-    fn disarm(&mut self, effects: &mut Effects) {
+    /// Disarms the timers of an execution whose producer is gone, or that is suspended.
+    pub fn disarm(&mut self, effects: &mut Effects) {
         let timers = std::mem::take(&mut self.timers);
         let Timers { start, hold, stall, sleep, progress, silence, total, retention, .. } = timers;
         assert!(retention.is_none());

@@ -8,7 +8,9 @@
 use crate::base::planted::{Planted, planted};
 use crate::base::{ExecutionId, Handle, Instant, ProgressToken};
 use crate::engine::Engine;
-use crate::engine::action::{Action, CancelError, OpenError, Reply, RingFit, Verdict};
+use crate::engine::action::{
+    Action, CancelError, OpenError, Reply, RingFit, SuspendError, Verdict,
+};
 use crate::engine::event::{Hold, OpenSpec, ProducerEnd, RingFacts, Start};
 use crate::engine::execution::{Execution, Producer};
 use crate::engine::gating::Stalled;
@@ -46,6 +48,45 @@ impl Engine {
             self.settle(id.slot);
         }
         self.effects.reply(Reply::Opened(result));
+    }
+
+    /// Opens an execution that goes on where the disk ends. It has no progress token, because its
+    /// clients know it by another id.
+    pub(super) fn resume(&mut self, spec: OpenSpec, before: &KindTotals) {
+        assert!(spec.kept);
+        let result = self.try_open(spec);
+        if let Ok(id) = result {
+            self.effects.counters.executions_opened += 1;
+            let e = self.registry.living_mut(id.slot);
+            e.token = None;
+            e.pass_kept(before);
+            self.line.join(id.slot);
+            self.request_lease();
+        }
+        self.effects.reply(Reply::Opened(result));
+    }
+
+    /// Forgets an execution that goes on, if nobody follows it.
+    pub(super) fn suspend(&mut self, id: ExecutionId) {
+        let goes_on = |e: &&Execution| {
+            e.spec.kept && matches!(e.producer, Producer::Waiting | Producer::Active)
+        };
+        let result = match self.registry.find(id).filter(goes_on) {
+            None => Err(SuspendError::NotFound),
+            Some(e) if e.audience.count() > 0 => Err(SuspendError::Followed),
+            Some(_) => Ok(()),
+        };
+        if result.is_ok() {
+            self.line.leave(id.slot);
+            let e = self.registry.living_mut(id.slot);
+            e.disarm(&mut self.effects);
+            assert!(e.timers.is_empty()); // E4: no timer outlives its execution.
+            let removed = self.registry.executions.remove(id.slot);
+            assert!(removed.is_some());
+            self.effects.push(Action::Release(id.slot));
+            self.request_lease();
+        }
+        self.effects.reply(Reply::Suspended(result));
     }
 
     fn try_open(&mut self, spec: OpenSpec) -> Result<ExecutionId, OpenError> {

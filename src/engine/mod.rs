@@ -76,7 +76,7 @@ mod tests;
 
 pub use action::{
     AcknowledgeError, Action, CancelError, NotFound, OpenError, Reply, RingFit, SubscribeError,
-    Subscribed, Verdict,
+    Subscribed, SuspendError, Verdict,
 };
 pub use deliver::FanOut;
 pub use event::{
@@ -218,6 +218,8 @@ impl Engine {
             Event::Moved(subscriber) => self.connection_moved(subscriber),
             Event::Broken(subscriber) => self.broken(subscriber),
             Event::Revive(spec, verdict) => self.revive(spec, verdict),
+            Event::Resume(spec, before) => self.resume(spec, before),
+            Event::Suspend(id) => self.suspend(id),
             Event::EndKept(execution) => self.end_kept(execution),
             Event::NotKept(execution, text) => self.not_kept(execution, text),
             Event::KeptFrom(execution, seq, before) => self.kept_from(execution, seq, before),

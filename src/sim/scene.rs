@@ -454,7 +454,9 @@ fn number_of(action: &Action) -> usize {
         Action::WakeProducer(_) => 5,
         Action::StopProducer(_) => 6,
         Action::Deliver { .. } => 7,
-        Action::Fetch { .. } | Action::KeepEnd(..) => unreachable!("nothing is kept on disk"),
+        Action::Fetch { .. } | Action::KeepEnd(..) | Action::Reply(Reply::Suspended(_)) => {
+            unreachable!("nothing is kept on disk")
+        }
         Action::Gap(..) => 8,
         Action::Progress(..) => 9,
         Action::End(..) => 10,
