@@ -15,7 +15,9 @@ use crate::base::planted::{Planted, planted};
 use crate::base::table::Table;
 use crate::base::{Handle, Panicked, SubscriberId, guarded};
 use crate::engine::{Action, Event, Gate, ProducerEnd, RingFacts, RingFit, Verdict};
-use crate::memory::{ControlPage, Descriptor, Exchange, Geometry, Lease, ReadError, RingWriter};
+use crate::memory::{
+    ControlPage, Descriptor, Exchange, Geometry, Lease, ReadError, RingWriter, Start,
+};
 use crate::reactor::Reactor;
 use crate::stream::{DetachReason, End};
 use crate::tool::{Host, ToolError};
@@ -281,7 +283,9 @@ pub(super) fn lease<R: Reactor + 'static, O: Outlet<R>>(
     match leased {
         Ok(lease) => {
             let facts = facts_of(lease.geometry());
-            let writer = RingWriter::new(lease, shard.anchor);
+            let start =
+                run_mut(shard, execution).start.take().map_or_else(Start::default, |at| *at);
+            let writer = RingWriter::starting(lease, shard.anchor, &start);
             let whole = grows.then(|| memory::expected_ring(shard, whole_bytes, chunk_bytes).ok());
             let whole_max = whole.flatten().map_or(0, |ring| ring.chunk_bytes_max);
             let run = run_mut(shard, execution);

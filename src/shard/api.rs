@@ -224,8 +224,9 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
 
     /// Lets a reader on another thread read from the disk, if its execution is kept.
     fn open_refill(&mut self, subscribed: &Subscribed) -> Option<Arc<Refill>> {
-        act::run_in(&mut self.runs, subscribed.execution).kept?;
-        let refill = Arc::new(Refill::default());
+        let run = act::run_in(&mut self.runs, subscribed.execution);
+        run.kept?;
+        let refill = Arc::new(Refill::new(run.anchor.unwrap_or(self.anchor)));
         self.put_sink(subscribed, Call::Refill(Arc::clone(&refill)));
         Some(refill)
     }
@@ -256,7 +257,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
     ) -> Result<Subscriber, SubscribeError> {
         let id = self.place_of(id);
         let run = self.runs.get(id.slot.index as usize).and_then(Option::as_ref);
-        if run.is_some_and(|run| run.id == id && journal::shows_only_durable(run)) {
+        if run.is_some_and(|run| run.handle == id.slot && journal::shows_only_durable(run)) {
             return Err(SubscribeError::NotElsewhere); // It would look into the ring by itself.
         }
         O::before_subscribe(self, id.slot.index);
@@ -285,7 +286,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
         let seat = ThreadSeat { page: view, reader_signals: theirs, reactor, refill: way };
         let seat = Seat::Thread(seat);
         run.remotes.push(Remote { subscriber, seat });
-        let (id, anchor) = (run.id, run.anchor.unwrap_or(self.anchor));
+        let (id, anchor) = (run.id, self.anchor);
         let pages = pages_of(run, &self.engine, is_watched);
         let shared = super::reader::link::LinkParts {
             id,
@@ -476,8 +477,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
 
     /// The tool that an execution runs. `None` if it runs no registered tool, or does not exist.
     pub fn tool_of(&self, id: ExecutionId) -> Option<&Arc<ToolSpec>> {
-        let run = self.runs.get(id.slot.index as usize)?.as_ref();
-        run.filter(|run| run.id == id)?.tool.as_ref()
+        self.run_of(id)?.tool.as_ref()
     }
 
     /// Returns the execution that a progress token belongs to.
@@ -518,6 +518,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
             self.pump(); // Executions whose end is pending end by themselves.
             self.closing = true;
             self.look_at_clock();
+            journal::leave_open(self);
             self.tell(Event::Shutdown);
             self.pump();
             journal::shut_down(self);

@@ -5,7 +5,7 @@ use std::fmt;
 use super::Shard;
 use super::act;
 use super::events::Names;
-use super::journal::Late;
+use super::journal::{GoesOn, Late};
 use super::memory::Shortage;
 use super::outlet::Outlet;
 use super::run::{Producer, Run};
@@ -59,6 +59,10 @@ pub struct ExecuteOptions {
     /// The consequence if the journal has no room for a chunk. [`OnFull::Wait`] needs a durability
     /// other than `none`.
     pub on_full: OnFull,
+    /// True if a restart does not end the execution, and its owner brings it back. It has to be fed
+    /// by hand and kept. Otherwise this means nothing.
+    #[doc(hidden)]
+    pub goes_on: bool,
     /// The owner of the execution. Over the network nobody else finds it.
     pub owner: Principal,
 }
@@ -108,7 +112,7 @@ pub(super) fn open<R: Reactor + 'static, O: Outlet<R>>(
     let is_fixed = matches!(*work, Work::Thread(_)) || shard.guests.has_fixed_rings();
     let grows = options.grows && !is_fixed;
     let durability = durability_of(shard, &options)?;
-    let is_late = is_told_late(&options, durability)?;
+    let is_late = is_told_late((options.deliver, options.on_full), durability)?;
     let ring = shard.expected_ring(need.ring_bytes, need.chunk_bytes)?;
     let mut spec = OpenSpec::new(ring);
     spec.start = options.start;
@@ -121,6 +125,7 @@ pub(super) fn open<R: Reactor + 'static, O: Outlet<R>>(
     spec.kept = durability != Durability::None;
     // What is on disk need not be held in the ring for the first reader.
     spec.hold = if spec.kept { Hold::Newest } else { options.hold };
+    let goes_on = options.goes_on && spec.kept && matches!(*work, Work::Feed | Work::Remote(_));
     spec.secret = shard.secrets.draw().map_err(|_| ExecuteError::NoRandomness)?;
     let Reply::Opened(result) = shard.ask(Event::Open(spec)) else {
         unreachable!("the reply fits the request");
@@ -139,12 +144,14 @@ pub(super) fn open<R: Reactor + 'static, O: Outlet<R>>(
         chunk_bytes: need.chunk_bytes,
         grows,
         keeps_history: grows,
+        goes_on,
         ..Run::new(id, Producer::Waiting(work), guest)
     };
     shard.runs[id.slot.index as usize] = Some(run);
     O::on_opened(shard, id);
-    let late = is_late.then(|| Box::new(Late::new(&options, spec.block_deadline)));
-    let kept = keep(shard, id, durability, late);
+    let how = (options.deliver, options.on_full);
+    let late = is_late.then(|| Box::new(Late::new(how, spec.block_deadline, 0)));
+    let kept = keep(shard, id, (durability, how), late);
     shard.pump();
     kept.map(|()| id)
 }
@@ -162,8 +169,11 @@ fn durability_of<R: Reactor + 'static, O: Outlet<R>>(
 }
 
 /// True if the engine is told of chunks only when the journal has them.
-fn is_told_late(options: &ExecuteOptions, durability: Durability) -> Result<bool, ExecuteError> {
-    let option = match (options.deliver, options.on_full) {
+pub(super) fn is_told_late(
+    how: (Deliver, OnFull),
+    durability: Durability,
+) -> Result<bool, ExecuteError> {
+    let option = match how {
         (Deliver::AtOnce, OnFull::Gap) => return Ok(false),
         (Deliver::AtOnce, OnFull::Pause) => return Ok(durability != Durability::None),
         (Deliver::WhenDurable, _) => "deliver: when_durable",
@@ -179,7 +189,7 @@ fn is_told_late(options: &ExecuteOptions, durability: Durability) -> Result<bool
 fn keep<R: Reactor + 'static, O: Outlet<R>>(
     shard: &mut Shard<R, O>,
     id: ExecutionId,
-    durability: Durability,
+    (durability, (deliver, on_full)): (Durability, (Deliver, OnFull)),
     late: Option<Box<Late>>,
 ) -> Result<(), ExecuteError> {
     if durability == Durability::None {
@@ -187,8 +197,10 @@ fn keep<R: Reactor + 'static, O: Outlet<R>>(
     }
     let run = act::run_in(&mut shard.runs, id.slot);
     let guest = shard.guests.describe(run);
+    let (ring_bytes, chunk_bytes) = (run.ring_bytes, run.chunk_bytes);
+    let goes_on = run.goes_on.then_some(GoesOn { ring_bytes, chunk_bytes, deliver, on_full });
     let keeping = shard.keeping.as_deref_mut().expect("it was asked for the durability");
-    match keeping.begin(id, durability, run.tool.as_deref(), guest, shard.now) {
+    match keeping.begin(id, durability, run.tool.as_deref(), (goes_on, guest), shard.now) {
         Ok(kept) => {
             (run.kept, run.late) = (Some(kept), late);
             Ok(())

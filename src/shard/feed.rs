@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::outlet::Outlet;
 use super::run::{Producer, Ring, Run};
 use super::{Shard, act, give, growth, produce};
-use crate::base::{ExecutionId, Instant};
+use crate::base::{ExecutionId, Handle, Instant};
 use crate::engine::{ChunkFacts, Gate, NotFound};
 use crate::limits;
 use crate::memory::{CHUNK_MORE, ChunkHeader, Descriptor, RingWriter, WriteError};
@@ -60,10 +60,11 @@ pub(super) fn publish_at<R: Reactor + 'static, O: Outlet<R>>(
     assert!((key as usize) < limits::KEYS_MAX);
     let header = ChunkHeader { kind: kind as u8, key, flags: 0 };
     shard.now = shard.now.max(now);
-    let (gate, writer) = fed_writer(shard, id)?;
+    let index = index_of(shard, id);
+    let (gate, writer) = fed_writer(shard, id, index)?;
     match write_within(gate, writer, header, payload, now) {
         Ok(descriptor) => {
-            let (index, tail_seq) = (id.slot.index, writer.tail_seq());
+            let tail_seq = writer.tail_seq();
             let facts = ChunkFacts { length: descriptor.length, kind, key, tail_seq };
             if produce::tell_of_written(shard, index, &[facts]) && shard.observer.is_none() {
                 give::give_at_once(shard, index, &descriptor, &[payload]);
@@ -102,14 +103,14 @@ pub(super) fn publish_each<R: Reactor + 'static, O: Outlet<R>>(
     now: Instant,
 ) -> Result<u64, (usize, PublishError)> {
     shard.now = shard.now.max(now);
-    let index = id.slot.index;
+    let index = index_of(shard, id);
     let mut count = 0;
     while count < payloads.len() {
-        match write_burst(shard, id, header, &payloads[count..], now) {
+        match write_burst(shard, (id, index), header, &payloads[count..], now) {
             Ok(written) => count += written,
             Err(PublishError::Blocked) if look_for_room(shard, index) => {}
             Err(PublishError::TooLarge { .. })
-                if growth::grow_for_chunk(shard, id, payloads[count].len()) => {}
+                if growth::grow_for_chunk(shard, index, payloads[count].len()) => {}
             Err(error) => return Err((count, error)),
         }
     }
@@ -121,13 +122,14 @@ pub(super) fn publish_each<R: Reactor + 'static, O: Outlet<R>>(
 /// engine. Returns their number.
 pub(super) fn write_burst<R: Reactor + 'static, O: Outlet<R>>(
     shard: &mut Shard<R, O>,
-    id: ExecutionId,
+    (id, index): (ExecutionId, u32),
     header: ChunkHeader,
     payloads: &[&[u8]],
     now: Instant,
 ) -> Result<usize, PublishError> {
-    let burst = shard.engine.burst_chunks(id.slot) as usize;
-    let (gate, writer) = fed_writer(shard, id)?;
+    let handle = shard.runs.get(index as usize).and_then(Option::as_ref).map(|run| run.handle);
+    let burst = handle.map_or(1, |handle| shard.engine.burst_chunks(handle)) as usize;
+    let (gate, writer) = fed_writer(shard, id, index)?;
     let kind = Kind::new(header.kind).expect("the header was made from a kind");
     let mut facts: SmallVec<[ChunkFacts; limits::BURST_CHUNKS_MAX as usize]> = SmallVec::new();
     let mut first = None;
@@ -151,7 +153,7 @@ pub(super) fn write_burst<R: Reactor + 'static, O: Outlet<R>>(
         }
     }
     if let Some(first) = first {
-        ingest_burst(shard, id.slot.index, &first, payloads, &facts);
+        ingest_burst(shard, index, &first, payloads, &facts);
     }
     Ok(facts.len())
 }
@@ -172,13 +174,33 @@ pub(super) fn ingest_burst<R: Reactor + 'static, O: Outlet<R>>(
     shard.deadline_stale |= shard.engine.take_has_armed();
 }
 
+/// The index of an execution in the tables. It is not the one of its id if it was brought back from
+/// the disk.
+#[inline]
+fn index_of<R: Reactor + 'static, O: Outlet<R>>(shard: &Shard<R, O>, id: ExecutionId) -> u32 {
+    let run = shard.runs.get(id.slot.index as usize).and_then(Option::as_ref);
+    match run.is_some_and(|run| run.id == id) {
+        true => id.slot.index,
+        false => index_elsewhere(shard, id),
+    }
+}
+
+#[cold]
+fn index_elsewhere<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &Shard<R, O>,
+    id: ExecutionId,
+) -> u32 {
+    shard.place_of(id).slot.index
+}
+
 /// Returns the writer of an execution that is fed by hand, and its gate.
 #[inline]
-pub(super) fn fed_writer<R: Reactor + 'static, O: Outlet<R>>(
+fn fed_writer<R: Reactor + 'static, O: Outlet<R>>(
     shard: &mut Shard<R, O>,
     id: ExecutionId,
+    index: u32,
 ) -> Result<(Gate, &mut RingWriter), PublishError> {
-    let run = shard.runs.get_mut(id.slot.index as usize).and_then(Option::as_mut);
+    let run = shard.runs.get_mut(index as usize).and_then(Option::as_mut);
     let run = run.filter(|run| run.id == id).ok_or(PublishError::NotFound)?;
     let gate = run.allowed();
     match (&run.producer, &mut run.ring) {
@@ -235,17 +257,17 @@ pub(super) fn publish_pieces<R: Reactor + 'static, O: Outlet<R>>(
     kind: Kind,
     payload: &[u8],
 ) -> Result<usize, PublishError> {
-    let (index, now) = (id.slot.index, shard.now);
+    let (index, now) = (index_of(shard, id), shard.now);
     let mut taken = 0;
     while taken < payload.len() {
-        growth::grow_for_chunk(shard, id, payload.len() - taken);
-        let (_, writer) = fed_writer(shard, id)?;
+        growth::grow_for_chunk(shard, index, payload.len() - taken);
+        let (_, writer) = fed_writer(shard, id, index)?;
         let piece_bytes_max = writer.geometry().length_max() as usize;
         let rest = &payload[taken..];
         let piece = &rest[..rest.len().min(piece_bytes_max)];
         let flags = if piece.len() < rest.len() { CHUNK_MORE } else { 0 };
         let header = ChunkHeader { kind: kind as u8, key: kind as u8, flags };
-        match write_burst(shard, id, header, &[piece], now) {
+        match write_burst(shard, (id, index), header, &[piece], now) {
             Ok(_) => taken += piece.len(),
             Err(PublishError::Blocked) if growth::grow_for_history(shard, index) => {}
             Err(PublishError::Blocked) => {
@@ -269,10 +291,9 @@ pub(super) fn finish<R: Reactor + 'static, O: Outlet<R>>(
     id: ExecutionId,
     result: Result<(), &str>,
 ) -> Result<(), NotFound> {
-    let run = shard.runs.get(id.slot.index as usize).and_then(Option::as_ref);
-    run.filter(|run| run.id == id && matches!(run.producer, Producer::Feed)).ok_or(NotFound)?;
+    let handle = fed_handle(shard, id)?;
     shard.look_at_clock();
-    produce::producer_ended(shard, id.slot, result.map_err(ToolError::new));
+    produce::producer_ended(shard, handle, result.map_err(ToolError::new));
     act::pump(shard);
     Ok(())
 }
@@ -303,12 +324,20 @@ pub(super) fn note_fed<R: Reactor + 'static, O: Outlet<R>>(
     id: ExecutionId,
     updates: &ToolUpdate,
 ) -> Result<(), NotFound> {
-    let run = shard.runs.get(id.slot.index as usize).and_then(Option::as_ref);
-    run.filter(|run| run.id == id && matches!(run.producer, Producer::Feed)).ok_or(NotFound)?;
+    let handle = fed_handle(shard, id)?;
     shard.look_at_clock();
-    produce::pass_on(shard, id.slot, updates);
+    produce::pass_on(shard, handle, updates);
     act::pump(shard);
     Ok(())
+}
+
+/// Returns the handle of an execution that is fed by hand.
+fn fed_handle<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &Shard<R, O>,
+    id: ExecutionId,
+) -> Result<Handle, NotFound> {
+    let run = shard.run_of(id).filter(|run| matches!(run.producer, Producer::Feed));
+    run.map(|run| run.handle).ok_or(NotFound)
 }
 
 /// Writes one chunk, if the gate admits it.

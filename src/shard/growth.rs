@@ -116,7 +116,7 @@ pub(super) fn grow_for_history<R: Reactor + 'static, O: Outlet<R>>(
 /// stays as it is.
 pub(super) fn grow_for_chunk<R: Reactor + 'static, O: Outlet<R>>(
     shard: &mut Shard<R, O>,
-    id: ExecutionId,
+    index: u32,
     length: usize,
 ) -> bool {
     let is_too_long = |run: &Run<O::Run>| match &run.ring {
@@ -125,9 +125,9 @@ pub(super) fn grow_for_chunk<R: Reactor + 'static, O: Outlet<R>>(
     };
     let mut has_grown = false;
     loop {
-        let run = shard.runs.get(id.slot.index as usize).and_then(Option::as_ref);
-        let grows = run.is_some_and(|run| run.id == id && run.may_grow() && is_too_long(run));
-        if !grows || !grow(shard, id.slot.index) {
+        let run = shard.runs.get(index as usize).and_then(Option::as_ref);
+        let grows = run.is_some_and(|run| run.may_grow() && is_too_long(run));
+        if !grows || !grow(shard, index) {
             return has_grown;
         }
         has_grown = true;

@@ -188,8 +188,7 @@ fn may_go_on<R: Reactor + 'static, O: Outlet<R>>(
     let run = shard.runs[index as usize].as_ref();
     let Some(run) = run.filter(|run| run.handle == handle) else { return false };
     if chunk_bytes_wanted > 0 {
-        let id = run.id;
-        growth::grow_for_chunk(shard, id, chunk_bytes_wanted);
+        growth::grow_for_chunk(shard, index, chunk_bytes_wanted);
         return true; // Without a larger ring, the chunk is too long now.
     }
     let (is_filled, was_in_its_own_way) = (run.is_filled_since(published), run.allowed() != before);

@@ -36,7 +36,7 @@ use crate::base::planted::{Planted, planted};
 use crate::base::{ExecutionId, Instant, SubscriberId};
 use crate::engine::Subscribed;
 use crate::engine::policy::Cursor;
-use crate::memory::{Descriptor, LeaveReason, Poll, ProgressRecord, ReadError};
+use crate::memory::{ClockAnchor, Descriptor, LeaveReason, Poll, ProgressRecord, ReadError};
 use crate::reactor::Clock;
 use crate::stream::{
     DetachReason, End, EndState, Gap, Kind, Outcome, Policy, Progress, Terms, Totals,
@@ -110,6 +110,8 @@ pub struct Subscriber<L: Link = ThreadLink> {
     now: Option<Instant>,
     /// The way in which it will leave.
     leaves: LeaveReason,
+    /// The clocks of the last chunk. One from the disk may be of an earlier process.
+    anchor: ClockAnchor,
     buffer: Box<[u8]>,
     headers_only: bool,
     error: String,
@@ -203,6 +205,7 @@ impl<L: Link> Subscriber<L> {
             replay: subscribed.replay,
             now: None,
             leaves: LeaveReason::Done,
+            anchor: link.shared().anchor,
             buffer: vec![0; buffer_bytes].into_boxed_slice(),
             headers_only: false,
             error: String::new(),
@@ -400,6 +403,7 @@ impl<L: Link> Subscriber<L> {
                     if !self.is_wanted(&descriptor) {
                         self.cursor.step(None);
                     } else if self.fetch(&descriptor) {
+                        self.anchor = self.link.shared().anchor;
                         self.cursor.step(Some(descriptor.length));
                         self.fresh = false;
                         probe!(receive, descriptor.seq, descriptor.length);
@@ -410,6 +414,8 @@ impl<L: Link> Subscriber<L> {
                     }
                 }
                 Next::Refilled(descriptor) => {
+                    let refill = self.link.refill().expect("it has just given that");
+                    self.anchor = refill.anchor();
                     self.cursor.step(Some(descriptor.length));
                     self.fresh = false;
                     if let Some(window) = &mut self.window {
@@ -468,7 +474,7 @@ impl<L: Link> Subscriber<L> {
         }
         let length = if self.headers_only { 0 } else { descriptor.length as usize };
         let data = &self.buffer[..length];
-        let (execution, anchor) = (self.link.shared().id, self.link.shared().anchor);
+        let (execution, anchor) = (self.link.shared().id, self.anchor);
         let chunk = Chunk::new(execution, chunks_expected, descriptor, data, anchor);
         Ok(Delivery::Chunk(chunk.expect("its kind is known")))
     }

@@ -17,7 +17,7 @@ use crate::journal::KeptId;
 use crate::memory::atomic::full_fence;
 use crate::memory::{
     ClockAnchor, ControlPage, Exchange, Flag, LeaveReason, ReaderPageView, ReaderSignals,
-    RingReader, RingWriter, WildCursor,
+    RingReader, RingWriter, Start, WildCursor,
 };
 use crate::reactor::{Clock, Waker};
 use crate::stream::DetachReason;
@@ -203,8 +203,14 @@ pub struct Run<X: GuestRun> {
     pub late: Option<Box<Late>>,
     /// True once the journal was told its end.
     pub is_end_recorded: bool,
-    /// The clocks by which the times of its chunks are told; the shard's own if `None`.
+    /// The clocks by which the times of its chunks on disk are told; the shard's own if `None`.
     pub anchor: Option<ClockAnchor>,
+    /// True if it goes on after a restart.
+    pub goes_on: bool,
+    /// True if it goes on after the end of this process, so that the journal is told no end.
+    pub stays_open: bool,
+    /// The beginning of its ring, if that is not its first chunk.
+    pub start: Option<Box<Start>>,
 }
 
 impl Ring {
@@ -264,6 +270,9 @@ impl<X: GuestRun> Run<X> {
             late: None,
             is_end_recorded: false,
             anchor: None,
+            goes_on: false,
+            stays_open: false,
+            start: None,
         }
     }
 
@@ -289,6 +298,15 @@ impl<X: GuestRun> Run<X> {
     pub fn readers_news(&self) -> impl Iterator<Item = (SubscriberId, News)> {
         let news = |remote: &Remote<_>| Some((remote.subscriber, remote.refill()?.take_news()?));
         self.remotes.iter().filter_map(news)
+    }
+
+    /// True if its owner feeds it by hand, now or as soon as it begins.
+    pub fn is_fed(&self) -> bool {
+        match &self.producer {
+            Producer::Waiting(work) => matches!(**work, Work::Feed | Work::Remote(_)),
+            Producer::Feed => true,
+            _ => false,
+        }
     }
 
     /// Returns a reader of the ring for another thread.

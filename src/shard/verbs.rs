@@ -2,17 +2,19 @@
 
 use std::sync::Arc;
 
+use serde_json::Value;
+
 use super::handle::Mailbox;
-use super::journal::Described;
+use super::journal::{AmendError, Described, OpenKept, ResumeError};
 use super::outlet::Outlet;
 use super::panics::Callback;
 use super::run::Run;
 use super::{
-    ExecuteError, JournalStatus, PublishError, Recall, Shard, act, feed, journal, memory, pages,
-    panics, produce,
+    ExecuteError, ExecuteOptions, JournalStatus, PublishError, Recall, Shard, act, feed, journal,
+    memory, pages, panics, produce,
 };
 use crate::base::{ExecutionId, Handle, Panicked};
-use crate::engine::{ChunkFacts, NotFound, RingFacts};
+use crate::engine::{ChunkFacts, NotFound, RingFacts, SuspendError};
 use crate::journal::Refused;
 use crate::journal::format::Lsn;
 use crate::memory::ControlPage;
@@ -73,6 +75,55 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
     /// [`NotFound`] if nothing of it is kept.
     pub fn recall(&mut self, id: ExecutionId) -> Result<Recall, NotFound> {
         journal::recall(self, id)
+    }
+
+    /// Lists the executions that go on and have not ended, in the engine or not. Nothing is read.
+    pub(crate) fn open_kept(&self) -> Vec<OpenKept> {
+        self.keeping.as_ref().map_or_else(Vec::new, |keeping| keeping.open_kept())
+    }
+
+    /// Brings an execution into the engine that goes on, behind its last kept chunk. Its owner feeds
+    /// it by hand, under the same id. It does nothing if the execution is there already.
+    ///
+    /// `durability`, `deliver`, `on_full` and the ring are as they were at first. Without `timeouts`
+    /// there are none.
+    ///
+    /// # Errors
+    /// [`ResumeError`]; nothing has happened.
+    pub(crate) fn resume(
+        &mut self,
+        id: ExecutionId,
+        options: &ExecuteOptions,
+    ) -> Result<(), ResumeError> {
+        journal::resume(self, id, options)
+    }
+
+    /// Takes an execution out of the engine that goes on, without an end. It keeps its place in the
+    /// journal, and [`Shard::resume`] brings it back.
+    ///
+    /// # Errors
+    /// [`SuspendError`]; nothing has happened.
+    pub(crate) fn suspend(&mut self, id: ExecutionId) -> Result<(), SuspendError> {
+        journal::suspend(self, id)
+    }
+
+    /// Changes what the guests know of an open execution after a restart. The last change counts.
+    /// Its record precedes the chunks that are published later. Returns its place, for
+    /// [`Shard::is_amended`]. It is on its way to the disk at the end of the turn.
+    ///
+    /// # Errors
+    /// [`AmendError`]; nothing has happened.
+    pub(crate) fn amend(&mut self, id: ExecutionId, guest: Value) -> Result<Lsn, AmendError> {
+        journal::amend(self, id, guest)
+    }
+
+    /// True if a change by [`Shard::amend`] is kept as the execution's durability promises.
+    ///
+    /// # Errors
+    /// [`Refused::Broken`]: it never will be.
+    pub(crate) fn is_amended(&self, id: ExecutionId, lsn: Lsn) -> Result<bool, Refused> {
+        let keeping = self.keeping.as_ref().expect("the place is one of it");
+        keeping.is_amended(id, lsn).map_err(|_| Refused::Broken)
     }
 
     /// The promise for the chunks of an execution with this option.

@@ -177,6 +177,7 @@ pub(in crate::server) fn options_of(
         durability,
         deliver,
         on_full: on_full.unwrap_or(OnFull::Pause),
+        goes_on: false,
         owner,
     };
     (options, policy)

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::engine::Verdict;
 use crate::limits;
 use crate::memory::ClockAnchor;
-use crate::stream::{Exit, KindTotals, Outcome};
+use crate::stream::{Deliver, Exit, KindTotals, OnFull, Outcome};
 
 /// The reason in the error text of an execution that a restart has ended.
 pub const RESTARTED: &str = "restarted: its process ended before it did";
@@ -23,8 +23,23 @@ pub struct OpenedDetails {
     pub has_parts: bool,
     /// The clocks by which the times of its chunks are told.
     pub anchor: ClockAnchor,
+    /// The options of an execution that goes on after a restart; `None` if a restart ends it.
+    pub goes_on: Option<GoesOn>,
     /// Everything that the guests of the shard want to know of it after a restart.
     pub guest: Value,
+}
+
+/// The options of an execution that goes on after a restart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GoesOn {
+    /// Size of its ring in bytes.
+    pub ring_bytes: u32,
+    /// The longest chunk that its ring has to hold.
+    pub chunk_bytes: u32,
+    /// The time at which subscribers are given its chunks.
+    pub deliver: Deliver,
+    /// The consequence if the journal has no room for a chunk.
+    pub on_full: OnFull,
 }
 
 /// The description of an end.
@@ -41,11 +56,14 @@ pub struct EndedDetails {
 impl OpenedDetails {
     /// Returns the bytes of the description.
     pub fn encode(&self) -> Vec<u8> {
-        let OpenedDetails { tool, has_parts, anchor, guest } = self;
+        let OpenedDetails { tool, has_parts, anchor, goes_on, guest } = self;
         let ClockAnchor { wall_us, mono_ns } = anchor;
         let mut details = json!({"tool": tool, "wall_us": wall_us, "mono_ns": mono_ns});
         if *has_parts {
             details["has_parts"] = true.into();
+        }
+        if let Some(goes_on) = goes_on {
+            details["goes_on"] = goes_on.to_json();
         }
         if !guest.is_null() {
             details["guest"] = guest.clone();
@@ -62,7 +80,37 @@ impl OpenedDetails {
             tool: value["tool"].as_str().map(Box::from),
             has_parts: value["has_parts"] == true,
             anchor: ClockAnchor { wall_us: number("wall_us"), mono_ns: number("mono_ns") },
+            goes_on: value["goes_on"].is_object().then(|| GoesOn::of_json(&value["goes_on"])),
             guest,
+        }
+    }
+}
+
+impl GoesOn {
+    fn to_json(self) -> Value {
+        let GoesOn { ring_bytes, chunk_bytes, deliver, on_full } = self;
+        let (deliver, on_full) = (deliver.name(), on_full.name());
+        json!({
+            "ring_bytes": ring_bytes,
+            "chunk_bytes": chunk_bytes,
+            "deliver": deliver,
+            "on_full": on_full,
+        })
+    }
+
+    fn of_json(value: &Value) -> GoesOn {
+        let number = |name: &str| value[name].as_u64().and_then(|number| number.try_into().ok());
+        let is = |name: &str, word: &str| value[name] == word;
+        let all = [OnFull::Gap, OnFull::Pause, OnFull::Wait];
+        let on_full = all.into_iter().find(|each| is("on_full", each.name()));
+        GoesOn {
+            ring_bytes: number("ring_bytes").unwrap_or(limits::RING_NEED_BYTES_DEFAULT),
+            chunk_bytes: number("chunk_bytes").unwrap_or(0),
+            deliver: match is("deliver", Deliver::WhenDurable.name()) {
+                true => Deliver::WhenDurable,
+                false => Deliver::AtOnce,
+            },
+            on_full: on_full.unwrap_or_default(),
         }
     }
 }
@@ -130,8 +178,13 @@ mod tests {
         for tool in [None, Some("a \"tool\"".into())] {
             for guest in [Value::Null, json!({"owner": "ann", "thread": ["t", 3]})] {
                 let has_parts = tool.is_some();
-                let opened = OpenedDetails { tool: tool.clone(), has_parts, anchor, guest };
-                assert_eq!(OpenedDetails::decode(&opened.encode()), opened);
+                let (deliver, on_full) = (Deliver::WhenDurable, OnFull::Wait);
+                let goes_on = GoesOn { ring_bytes: 1 << 16, chunk_bytes: 9, deliver, on_full };
+                for goes_on in [None, Some(goes_on)] {
+                    let (tool, guest) = (tool.clone(), guest.clone());
+                    let opened = OpenedDetails { tool, has_parts, anchor, goes_on, guest };
+                    assert_eq!(OpenedDetails::decode(&opened.encode()), opened);
+                }
             }
         }
         for outcome in Outcome::ALL {

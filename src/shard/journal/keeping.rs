@@ -19,9 +19,10 @@ use serde_json::Value;
 use slab::Slab;
 
 use super::config::JournalConfig;
-use super::details::{EndedDetails, OpenedDetails};
+use super::details::{EndedDetails, GoesOn, OpenedDetails};
 use super::fetch::{self, Fetching};
 use super::files::{Completed, JournalFiles, PartRead};
+use super::goes_on::goes_on_of;
 use super::late;
 use super::open::open_journal;
 use super::reads::{self, Reads};
@@ -63,7 +64,7 @@ pub(crate) struct Keeping {
     /// The time at which one of them may have waited for too long.
     pub(super) full_until: Option<Instant>,
     /// Executions with chunks that were not kept, since their tools waited last.
-    holed: Vec<KeptId>,
+    pub(super) holed: Vec<KeptId>,
     pub(super) fetches: Slab<Fetching>,
     pub(super) reads: Reads,
     pub(super) archive: Archive,
@@ -188,6 +189,8 @@ impl Keeping {
         let opened = open_journal(reactor, disk, &setup).map_err(|error| failed(&error))?;
         let (Recovered { journal, unfinished, findings }, files) = opened;
         let anchor = ClockAnchor { wall_us: reactor.wall_us(), mono_ns: reactor.now().nanos() };
+        let goes_on = |kept: &KeptId| goes_on_of(&journal, *kept).is_some();
+        let unfinished: Vec<KeptId> = unfinished.into_iter().filter(|id| !goes_on(id)).collect();
         let restarted = unfinished.len() as u64;
         let mut keeping = Keeping {
             journal,
@@ -266,27 +269,30 @@ impl Keeping {
         id: ExecutionId,
         durability: Durability,
         tool: Option<&ToolSpec>,
-        guest: Value,
+        (goes_on, guest): (Option<GoesOn>, Value),
         now: Instant,
     ) -> Result<KeptId, Refused> {
         let has_parts = tool.is_some_and(|tool| tool.has_parts);
         let tool = tool.map(|tool| tool.name.as_str().into());
-        let details = OpenedDetails { tool, has_parts, anchor: self.anchor, guest }.encode();
+        let anchor = self.anchor;
+        let details = OpenedDetails { tool, has_parts, anchor, goes_on, guest }.encode();
         self.is_touched = true;
         self.journal.open(id.to_bits(), durability, &details, self.moment(now))
     }
 
-    /// Appends a chunk. If there is no room, the chunk counts as missing.
+    /// Appends a chunk of an execution with these clocks. If there is no room, the chunk counts as
+    /// missing.
     #[inline]
     pub(super) fn append(
         &mut self,
-        kept: KeptId,
+        (kept, anchor): (KeptId, Option<ClockAnchor>),
         descriptor: &Descriptor,
         payload: &[u8],
         moment: Moment,
     ) {
         self.is_touched = true;
-        let appended = self.journal.append(kept, &entry_of(descriptor), payload, moment);
+        let entry = self.entry_of(descriptor, anchor);
+        let appended = self.journal.append(kept, &entry, payload, moment);
         if appended == Append::Missed && !self.holed.contains(&kept) {
             self.holed.push(kept);
         }
@@ -295,13 +301,31 @@ impl Keeping {
     /// Appends a chunk. Returns false without room, and nothing has happened then.
     pub(super) fn try_append(
         &mut self,
-        kept: KeptId,
+        (kept, anchor): (KeptId, Option<ClockAnchor>),
         descriptor: &Descriptor,
         payload: &[u8],
         moment: Moment,
     ) -> bool {
         self.is_touched = true;
-        self.journal.try_append(kept, &entry_of(descriptor), payload, moment)
+        let entry = self.entry_of(descriptor, anchor);
+        self.journal.try_append(kept, &entry, payload, moment)
+    }
+
+    /// The head of a chunk, with its time on the clocks of its execution.
+    #[inline]
+    fn entry_of(&self, descriptor: &Descriptor, anchor: Option<ClockAnchor>) -> ChunkEntry {
+        let mono_ns = match anchor {
+            None => descriptor.mono_ns,
+            Some(anchor) => anchor.moment_of(descriptor.mono_ns, &self.anchor),
+        };
+        ChunkEntry {
+            seq: descriptor.seq,
+            mono_ns,
+            length: descriptor.length,
+            kind: Kind::new(descriptor.header.kind).expect("this process wrote it"),
+            key: descriptor.header.key,
+            flags: descriptor.header.flags,
+        }
     }
 
     /// Notes that subscribers wait until the promise for what was appended is kept.
@@ -532,18 +556,6 @@ impl Keeping {
 /// The name of the reads of the scrub.
 const SCRUB_NAME: u64 = u64::MAX;
 
-#[inline]
-fn entry_of(descriptor: &Descriptor) -> ChunkEntry {
-    ChunkEntry {
-        seq: descriptor.seq,
-        mono_ns: descriptor.mono_ns,
-        length: descriptor.length,
-        kind: Kind::new(descriptor.header.kind).expect("this process wrote it"),
-        key: descriptor.header.key,
-        flags: descriptor.header.flags,
-    }
-}
-
 fn is_synced(journal: &Journal, kept: KeptId) -> bool {
     let living = journal.get(kept).and_then(|kept| kept.living.as_ref());
     living.is_some_and(|living| living.durability == Durability::Synced)
@@ -585,7 +597,7 @@ pub(crate) fn keep_chunks<R: Reactor + 'static, O: Outlet<R>>(
         let Ok((descriptor, payload)) = read_chunk(run, seq, &mut shard.scratch) else {
             panic!("chunk {seq} of {} was overwritten before the engine knew of it", run.id);
         };
-        keeping.append(kept, &descriptor, payload, moment);
+        keeping.append((kept, run.anchor), &descriptor, payload, moment);
     }
     Telling::Now
 }
@@ -611,6 +623,9 @@ pub(crate) fn record_end<R: Reactor + 'static, O: Outlet<R>>(
 ) {
     let run = act::run_in(&mut shard.runs, execution);
     let (Some(kept), Some(keeping)) = (run.kept, shard.keeping.as_deref_mut()) else { return };
+    if run.stays_open {
+        return; // The process ends, and the execution goes on in the next one.
+    }
     if !std::mem::replace(&mut run.is_end_recorded, true) {
         let details = Some(EndedDetails::of(verdict).encode());
         let is_late = late::fails_with_disk(run);

@@ -34,9 +34,15 @@ impl Folder {
     }
 
     pub fn shard_with(&self, choice: Choice, segment_bytes: u32) -> Shard {
+        self.shard_within(choice, segment_bytes, u64::MAX / u64::from(segment_bytes))
+    }
+
+    /// Starts a shard whose journal keeps this many segments.
+    pub fn shard_within(&self, choice: Choice, segment_bytes: u32, segments: u64) -> Shard {
         let rings = RingPoolConfig { prealloc_bytes: 0, ..Default::default() };
         let at = JournalConfig::at(self.0.join("journal"));
-        let journal = JournalConfig { segment_bytes, ..at };
+        let bytes_max = at.bytes_max.min(segments * u64::from(segment_bytes));
+        let journal = JournalConfig { segment_bytes, bytes_max, ..at };
         let config = ShardConfig {
             rings,
             memory: MemoryWatch::ByHand,
@@ -87,13 +93,17 @@ pub(super) fn publish(shard: &mut Shard, id: ExecutionId, seqs: std::ops::RangeI
 
 /// The deliveries to a subscriber.
 #[derive(Default)]
-struct Given {
-    seqs: Vec<u64>,
-    gaps: Vec<Gap>,
-    end: Option<(End, Option<String>)>,
+pub(super) struct Given {
+    pub seqs: Vec<u64>,
+    pub gaps: Vec<Gap>,
+    pub end: Option<(End, Option<String>)>,
 }
 
-fn follow(shard: &mut Shard, id: ExecutionId, spec: SubscribeSpec) -> Rc<RefCell<Given>> {
+pub(super) fn follow(
+    shard: &mut Shard,
+    id: ExecutionId,
+    spec: SubscribeSpec,
+) -> Rc<RefCell<Given>> {
     let given = Rc::new(RefCell::new(Given::default()));
     let notes = Rc::clone(&given);
     let mut bytes_before = 0;
@@ -128,11 +138,11 @@ pub(super) fn turn_until(shard: &mut Shard, mut is_done: impl FnMut(&mut Shard) 
     shard.audit();
 }
 
-fn with(policy: Policy) -> SubscribeSpec {
+pub(super) fn with(policy: Policy) -> SubscribeSpec {
     SubscribeSpec { policy, ..Default::default() }
 }
 
-const CHOICES: [Choice; 2] = [Choice::Uring, Choice::Mio];
+pub(super) const CHOICES: [Choice; 2] = [Choice::Uring, Choice::Mio];
 
 #[test]
 fn who_comes_late_is_given_everything_from_the_disk_and_then_from_the_ring() {
@@ -262,7 +272,7 @@ fn a_restarted_shard_has_everything_and_fails_what_was_running() {
 }
 
 /// Copies the files of a journal whose lock is still held.
-fn copy_files(from: &Folder, to: &Folder) {
+pub(super) fn copy_files(from: &Folder, to: &Folder) {
     use std::os::unix::fs::DirBuilderExt;
     let place = |folder: &Folder| folder.0.join("journal").join("shard-00");
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(place(to)).unwrap();

@@ -30,7 +30,7 @@ use crate::reactor::Reactor;
 use crate::shard::act::{self, read_chunk};
 use crate::shard::outlet::{GuestRun, Outlet};
 use crate::shard::run::{Ring, Run};
-use crate::shard::{ExecuteOptions, Shard, produce};
+use crate::shard::{Shard, produce};
 use crate::stream::{Deliver, OnFull};
 use crate::tool::ToolError;
 
@@ -66,17 +66,20 @@ enum LateEnd {
 }
 
 impl Late {
-    /// The wait of an execution without chunks.
-    pub(crate) fn new(options: &ExecuteOptions, block_deadline: Duration) -> Late {
-        let deliver = options.deliver;
-        let can_fail = options.on_full != OnFull::Pause || deliver == Deliver::WhenDurable;
+    /// The wait of an execution whose chunks through `head_seq` the engine knows.
+    pub(crate) fn new(
+        (deliver, on_full): (Deliver, OnFull),
+        block_deadline: Duration,
+        head_seq: u64,
+    ) -> Late {
+        let can_fail = on_full != OnFull::Pause || deliver == Deliver::WhenDurable;
         let full_max = if can_fail { block_deadline } else { limits::JOURNAL_PAUSE };
         Late {
             deliver,
             full_max,
             can_fail,
-            appended_seq: 0,
-            seen_seq: 0,
+            appended_seq: head_seq,
+            seen_seq: head_seq,
             last_seq: u64::MAX,
             full_since: None,
             is_given_up: false,
@@ -204,8 +207,8 @@ fn append_chunks<X: GuestRun>(
             panic!("a chunk of {} was overwritten before the engine knew of it", run.id);
         };
         if is_given_up {
-            keeping.append(kept, &descriptor, payload, moment);
-        } else if !keeping.try_append(kept, &descriptor, payload, moment) {
+            keeping.append((kept, run.anchor), &descriptor, payload, moment);
+        } else if !keeping.try_append((kept, run.anchor), &descriptor, payload, moment) {
             break;
         }
         appended_seq += 1;

@@ -5,12 +5,16 @@
 //! while nothing else runs. `keeping.rs` is the shard's side: what is kept, and when. `late.rs`
 //! is for executions that wait for the disk. `fetch.rs` gives old chunks with the reads of
 //! `reads.rs` and the runs of `held.rs`, and `lost.rs` tells of those that cannot be given.
-//! `recall.rs` brings old executions back, and `details.rs` is what their records say.
+//! `recall.rs` brings ended executions back, and `goes_on.rs` those that a restart does not end.
+//! `details.rs` is what their records say.
 
 mod config;
 mod details;
 mod fetch;
 mod files;
+mod goes_on;
+#[cfg(all(test, not(loom)))]
+mod goes_on_tests;
 mod held;
 mod keeping;
 #[cfg(all(test, not(loom)))]
@@ -26,9 +30,10 @@ mod refill_tests;
 mod tests;
 
 pub use config::JournalConfig;
-pub use details::{EndedDetails, RESTARTED};
+pub use details::{EndedDetails, GoesOn, OpenedDetails, RESTARTED};
 pub(crate) use fetch::{begin as fetch, refill};
 pub use files::{Completed, JournalFiles, PartRead};
+pub(crate) use goes_on::{AmendError, OpenKept, ResumeError, amend, leave_open, resume, suspend};
 pub(crate) use keeping::{
     Claimed, Keeping, Telling, await_sync, claim, end_turn, keep_chunks, keep_end, on_disk_events,
     record_end, shut_down,

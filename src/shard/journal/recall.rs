@@ -11,6 +11,7 @@ use std::io;
 use std::sync::Arc;
 
 use super::details::{EndedDetails, OpenedDetails};
+use super::goes_on::{self, ResumeError};
 use super::keeping::Keeping;
 use crate::base::{ExecutionId, PageBuffer};
 use crate::engine::{Engine, Event, NotFound, OpenSpec, Reply, Verdict};
@@ -23,7 +24,7 @@ use crate::memory::{Geometry, Lease, RingReader, RingWriter, Start};
 use crate::reactor::Reactor;
 use crate::shard::outlet::{GuestRun, Outlet};
 use crate::shard::run::{Producer, Run};
-use crate::shard::{Names, Shard, execute};
+use crate::shard::{ExecuteOptions, Names, Shard, execute};
 use crate::stream::{Kind, KindTotals, Kinds, Totals};
 use crate::tool::ToolSpec;
 
@@ -55,7 +56,7 @@ pub(crate) fn forgotten_ring<X: GuestRun>(run: &Run<X>, engine: &Engine) -> Opti
 #[derive(Default)]
 pub(super) struct Archive {
     /// The id of the engine for the id that everybody else knows.
-    here: HashMap<ExecutionId, ExecutionId>,
+    pub here: HashMap<ExecutionId, ExecutionId>,
     on_their_way: Vec<Recalling>,
     /// Executions that found no place, until they are asked for again.
     without_place: Vec<ExecutionId>,
@@ -108,7 +109,13 @@ pub(crate) fn recall<R: Reactor + 'static, O: Outlet<R>>(
         return Ok(Recall::Later);
     }
     let kept = keeping.journal.find(id.to_bits()).ok_or(NotFound)?;
-    let ended = keeping.journal.get(kept).and_then(|kept| kept.ended).ok_or(NotFound)?;
+    let Some(ended) = keeping.journal.get(kept).and_then(|kept| kept.ended) else {
+        return match goes_on::resume(shard, id, &ExecuteOptions::default()) {
+            Ok(()) => Ok(Recall::Here),
+            Err(ResumeError::NotFound) => Err(NotFound),
+            Err(ResumeError::Refused(_)) => Ok(Recall::Later),
+        };
+    };
     if !keeping.archive.on_their_way.iter().any(|recalling| recalling.kept == kept) {
         keeping.archive.on_their_way.push(Recalling { id, kept, end: None, failed_count: 0 });
         keeping.read_record(kept, ended, &mut shard.reactor);
@@ -266,6 +273,19 @@ fn is_of(run: &KeptRun<'_>, kinds: &[RunKind], kept: KeptId) -> bool {
     kinds.contains(&run.header.kind) && run.header.execution == kept.number
 }
 
+/// The tool of an execution from the disk.
+pub(super) fn spec_of<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &Shard<R, O>,
+    name: &str,
+    has_parts: bool,
+) -> Arc<ToolSpec> {
+    match shard.tools.spec(name) {
+        Some(tool) => Arc::clone(tool),
+        // It is offered no more, or by somebody else.
+        None => Arc::new(ToolSpec { has_parts, ..ToolSpec::new(name, "") }),
+    }
+}
+
 /// Gives the engine an execution that has ended. `None` if there is no place for it.
 fn bring_back<R: Reactor + 'static, O: Outlet<R>>(
     shard: &mut Shard<R, O>,
@@ -279,18 +299,14 @@ fn bring_back<R: Reactor + 'static, O: Outlet<R>>(
     let ring_bytes = limits::RING_CLASS_BYTES[0];
     let ring = shard.expected_ring(ring_bytes, 0).ok()?;
     let spec = OpenSpec { kept: true, secret, retention: shard.retention, ..OpenSpec::new(ring) };
-    let OpenedDetails { tool, has_parts, anchor, guest } = opened;
+    let OpenedDetails { tool, has_parts, anchor, guest, .. } = opened;
     let guest = O::restore(shard, id, &guest);
     let Reply::Opened(Ok(engine_id)) = shard.ask(Event::Revive(spec, &verdict)) else {
         return None;
     };
     execute::release_before(shard, engine_id.slot);
     let Verdict { error, head_seq, .. } = verdict;
-    let tool = tool.map(|name| match shard.tools.spec(&name) {
-        Some(tool) => Arc::clone(tool),
-        // It is offered no more, or by somebody else.
-        None => Arc::new(ToolSpec { has_parts, ..ToolSpec::new(String::from(name), "") }),
-    });
+    let tool = tool.map(|name| spec_of(shard, &name, has_parts));
     let run = Run {
         handle: engine_id.slot,
         names: Names { has_parts, ..Names::new(id, None) },

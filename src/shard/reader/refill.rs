@@ -15,13 +15,15 @@
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::memory::Descriptor;
+use crate::memory::{ClockAnchor, Descriptor};
 use crate::stream::{GapReason, Totals};
 
 /// The desk between a reader and its shard.
 #[derive(Default)]
 pub struct Refill {
     desk: Mutex<Desk>,
+    /// The clocks by which the times of its chunks are told.
+    anchor: ClockAnchor,
 }
 
 #[derive(Default)]
@@ -87,6 +89,16 @@ pub enum Taken {
 }
 
 impl Refill {
+    /// Creates a desk for chunks with the times of these clocks.
+    pub fn new(anchor: ClockAnchor) -> Refill {
+        Refill { desk: Mutex::default(), anchor }
+    }
+
+    /// The clocks by which the times of its chunks are told.
+    pub fn anchor(&self) -> ClockAnchor {
+        self.anchor
+    }
+
     /// Takes the next part of the answer. Without one, it asks.
     pub fn take(&self, wish: Wish) -> Taken {
         let mut desk = self.desk();
