@@ -322,16 +322,8 @@ impl ApiCall {
     /// alone, or if it depends on the caller.
     pub fn home(&self) -> Option<u8> {
         match self {
-            ApiCall::Inspect(id)
-            | ApiCall::Cancel(id)
-            | ApiCall::Forget(id)
-            | ApiCall::Result(id, _)
-            | ApiCall::Output(id, _)
-            | ApiCall::Acknowledge(id, ..)
-            | ApiCall::Unsubscribe(id, _) => Some(id.shard),
             ApiCall::Deliver(deliver) => Some(deliver.part.call.shard),
             ApiCall::Progress(token) => Some(token.shard),
-            ApiCall::ReadDoor(door) => Some(door.execution.shard),
             ApiCall::Mcp(request) => request.home(),
             ApiCall::Follow(follow) => {
                 // The shard of most of the executions; if several have equally many, the first one
@@ -340,25 +332,21 @@ impl ApiCall {
                 let count_of = |shard: u8| shards().filter(|&other| other == shard).count();
                 shards().rev().max_by_key(|&shard| count_of(shard))
             }
-            ApiCall::Tools
-            | ApiCall::Execute(_)
-            | ApiCall::Executions(_)
-            | ApiCall::AllProgress
-            | ApiCall::Metrics(_)
-            | ApiCall::Ready
-            | ApiCall::VirtualTools
-            | ApiCall::PutVirtualTool(_)
-            | ApiCall::DeleteVirtualTool(_)
-            | ApiCall::Produce(_)
-            | ApiCall::Thread(_)
-            | ApiCall::Work(_) => None,
+            call => call.execution().map(|id| id.shard),
         }
     }
-}
 
-impl ApiCall {
     /// Returns the executions that the call names, and that have to exist.
     pub fn executions(&self) -> SmallVec<[ExecutionId; 1]> {
+        match self {
+            ApiCall::Follow(follow) => follow.executions.iter().map(|(id, _)| *id).collect(),
+            ApiCall::Mcp(request) => request.execution().into_iter().collect(),
+            call => call.execution().into_iter().collect(),
+        }
+    }
+
+    /// Returns the one execution that a request of the HTTP API names, and that has to exist.
+    fn execution(&self) -> Option<ExecutionId> {
         match self {
             ApiCall::Inspect(id)
             | ApiCall::Cancel(id)
@@ -366,11 +354,11 @@ impl ApiCall {
             | ApiCall::Result(id, _)
             | ApiCall::Output(id, _)
             | ApiCall::Acknowledge(id, ..)
-            | ApiCall::Unsubscribe(id, _) => SmallVec::from_elem(*id, 1),
-            ApiCall::ReadDoor(door) => SmallVec::from_elem(door.execution, 1),
-            ApiCall::Follow(follow) => follow.executions.iter().map(|(id, _)| *id).collect(),
-            ApiCall::Mcp(request) => request.execution().into_iter().collect(),
-            ApiCall::Progress(_)
+            | ApiCall::Unsubscribe(id, _) => Some(*id),
+            ApiCall::ReadDoor(door) => Some(door.execution),
+            ApiCall::Follow(_)
+            | ApiCall::Mcp(_)
+            | ApiCall::Progress(_)
             | ApiCall::Deliver(_)
             | ApiCall::Tools
             | ApiCall::Execute(_)
@@ -383,7 +371,7 @@ impl ApiCall {
             | ApiCall::DeleteVirtualTool(_)
             | ApiCall::Produce(_)
             | ApiCall::Thread(_)
-            | ApiCall::Work(_) => SmallVec::new(),
+            | ApiCall::Work(_) => None,
         }
     }
 }
