@@ -76,14 +76,7 @@ impl Conversations {
         run_id: Option<Box<str>>,
         begun_us: u64,
     ) -> Seat {
-        let key = (principal, Box::from(thread));
-        let mut table = self.table();
-        let ordinal = table.threads.get(&key).map_or(0, |thread| thread.run_count);
-        let (is_over, run_count) = (false, ordinal.wrapping_add(1));
-        let thread = Thread { newest: execution, begun_us, is_over, run_count };
-        table.threads.insert(key.clone(), thread);
-        drop(table);
-        Seat { of: self.clone(), key, execution, ordinal, run_id }
+        self.insert((principal, thread.into()), execution, run_id, (begun_us, None))
     }
 
     /// Enters a run from before a restart, which has ended. The shards enter theirs in any order.
@@ -96,14 +89,26 @@ impl Conversations {
         place: Place,
     ) -> Seat {
         let Place { ordinal, begun_us } = place;
-        let key = (principal, Box::from(thread));
+        self.insert((principal, thread.into()), execution, run_id, (begun_us, Some(ordinal)))
+    }
+
+    /// Enters a run. One from before a restart has an ordinal, and may not be the newest.
+    fn insert(
+        &self,
+        key: (Principal, Box<str>),
+        execution: ExecutionId,
+        run_id: Option<Box<str>>,
+        (begun_us, ordinal): (u64, Option<u32>),
+    ) -> Seat {
         let mut table = self.table();
-        let known = table.threads.get(&key);
-        let run_count = known.map_or(0, |thread| thread.run_count).max(ordinal.wrapping_add(1));
-        match known.is_some_and(|thread| thread.begun_us > begun_us) {
-            true => table.threads.get_mut(&key).expect("it is known").run_count = run_count,
-            false => {
-                let thread = Thread { newest: execution, begun_us, is_over: true, run_count };
+        let known = table.threads.get_mut(&key);
+        let count = known.as_ref().map_or(0, |thread| thread.run_count);
+        let (is_over, ordinal) = (ordinal.is_some(), ordinal.unwrap_or(count));
+        let run_count = count.max(ordinal.wrapping_add(1));
+        match known {
+            Some(thread) if is_over && thread.begun_us > begun_us => thread.run_count = run_count,
+            _ => {
+                let thread = Thread { newest: execution, begun_us, is_over, run_count };
                 table.threads.insert(key.clone(), thread);
             }
         }
