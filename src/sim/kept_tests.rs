@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crate::base::{ExecutionId, Instant, Random};
 use crate::engine::SubscribeSpec;
+use crate::journal::Refused;
 use crate::limits::{JOURNAL_SEGMENT_BYTES, JOURNAL_SEGMENT_BYTES_MIN};
 use crate::memory::RingPoolConfig;
 use crate::reactor::{FileName, Reactor};
@@ -298,6 +299,28 @@ fn without_its_disk_what_was_promised_to_be_synced_fails_and_the_rest_goes_on() 
         let options = ExecuteOptions::default();
         assert!(kept.shard.execute_prepared(Prepared::new(Work::Feed), options).is_err());
     }
+}
+
+#[test]
+fn nothing_is_deleted_whose_end_is_not_kept_and_nothing_after_a_fault() {
+    let mut kept = Kept::new();
+    let ids = [(); 2].map(|()| kept.open(Work::Feed, Durability::Written));
+    kept.pass(10 * MILLISECOND);
+    assert_eq!(kept.shard.delete_kept(ids[0]), Err(Refused::Full)); // Its end is not recorded.
+    for id in ids {
+        kept.shard.finish(id, Ok(())).unwrap();
+    }
+    kept.pass(10 * MILLISECOND);
+    assert!(kept.shard.delete_kept(ids[0]).unwrap().is_some());
+    for nth in 1..=4 {
+        kept.disk.fail_nth(FailingOperation::Write, nth);
+    }
+    while kept.shard.journal().unwrap().fault.is_none() {
+        kept.open(Work::Feed, Durability::Synced);
+        kept.pass(Duration::from_secs(1));
+    }
+    assert_eq!(kept.shard.delete_kept(ids[1]), Err(Refused::Broken));
+    assert!(kept.shard.keeps(ids[1]) && !kept.shard.keeps(ids[0]));
 }
 
 /// A reader with a pace of its own.
