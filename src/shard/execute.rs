@@ -200,7 +200,8 @@ fn keep<R: Reactor + 'static, O: Outlet<R>>(
     let (ring_bytes, chunk_bytes) = (run.ring_bytes, run.chunk_bytes);
     let goes_on = run.goes_on.then_some(GoesOn { ring_bytes, chunk_bytes, deliver, on_full });
     let keeping = shard.keeping.as_deref_mut().expect("it was asked for the durability");
-    match keeping.begin(id, durability, run.tool.as_deref(), (goes_on, guest), shard.now) {
+    let described = (run.tool.as_deref(), run.names.token.as_deref());
+    match keeping.begin(id, durability, described, (goes_on, guest), shard.now) {
         Ok(kept) => {
             (run.kept, run.late) = (Some(kept), late);
             Ok(())

@@ -132,6 +132,19 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
         keeping.map_or(Durability::None, |keeping| keeping.durability(option))
     }
 
+    /// The wall-clock time at which an execution has ended, in microseconds since 1970, as its
+    /// record says. `None` if its end is not recorded.
+    pub(crate) fn kept_ended_us(&self, id: ExecutionId) -> Option<u64> {
+        self.keeping.as_ref()?.ended_us(self.run_of(id)?.kept?)
+    }
+
+    /// Has what was recorded so far written at the end of the turn.
+    pub(crate) fn write_kept_soon(&mut self) {
+        if let Some(keeping) = self.keeping.as_deref_mut() {
+            keeping.write_soon();
+        }
+    }
+
     /// A chunk on disk at or before this byte of an execution's payload, and the payload bytes of
     /// all chunks before it. `None` if it has to be looked for from the first chunk on.
     pub(crate) fn seek_kept(&self, id: ExecutionId, byte: u64) -> Option<(u64, u64)> {

@@ -185,6 +185,7 @@ mod tests {
             outcome,
             error: error.map(Box::from),
             exit,
+            has_panicked: false,
         };
         let broken = Listed {
             id: 1,

@@ -21,6 +21,10 @@ pub struct OpenedDetails {
     pub tool: Option<Box<str>>,
     /// True if each of its chunks is one part of an agent's run.
     pub has_parts: bool,
+    /// True if its tool is one of another server, whose result is passed on unchanged.
+    pub is_relayed: bool,
+    /// Its progress token, if it has one.
+    pub token: Option<Box<str>>,
     /// The clocks by which the times of its chunks are told.
     pub anchor: ClockAnchor,
     /// The options of an execution that goes on after a restart; `None` if a restart ends it.
@@ -51,16 +55,24 @@ pub struct EndedDetails {
     pub error: Option<Box<str>>,
     /// The exit status of the process that the tool ran, if it ran one.
     pub exit: Option<Exit>,
+    /// True if its tool has panicked.
+    pub has_panicked: bool,
 }
 
 impl OpenedDetails {
     /// Returns the bytes of the description.
     pub fn encode(&self) -> Vec<u8> {
-        let OpenedDetails { tool, has_parts, anchor, goes_on, guest } = self;
+        let OpenedDetails { tool, has_parts, is_relayed, token, anchor, goes_on, guest } = self;
         let ClockAnchor { wall_us, mono_ns } = anchor;
         let mut details = json!({"tool": tool, "wall_us": wall_us, "mono_ns": mono_ns});
         if *has_parts {
             details["has_parts"] = true.into();
+        }
+        if *is_relayed {
+            details["is_relayed"] = true.into();
+        }
+        if let Some(token) = token {
+            details["token"] = (**token).into();
         }
         if let Some(goes_on) = goes_on {
             details["goes_on"] = goes_on.to_json();
@@ -79,6 +91,8 @@ impl OpenedDetails {
         OpenedDetails {
             tool: value["tool"].as_str().map(Box::from),
             has_parts: value["has_parts"] == true,
+            is_relayed: value["is_relayed"] == true,
+            token: value["token"].as_str().map(Box::from),
             anchor: ClockAnchor { wall_us: number("wall_us"), mono_ns: number("mono_ns") },
             goes_on: value["goes_on"].is_object().then(|| GoesOn::of_json(&value["goes_on"])),
             guest,
@@ -118,13 +132,14 @@ impl GoesOn {
 impl EndedDetails {
     /// The end of an execution that was running when its process ended.
     pub fn restarted() -> EndedDetails {
-        EndedDetails { outcome: Outcome::Failed, error: Some(RESTARTED.into()), exit: None }
+        let error = Some(RESTARTED.into());
+        EndedDetails { outcome: Outcome::Failed, error, exit: None, has_panicked: false }
     }
 
     /// The end that the engine has decided.
-    pub fn of(verdict: &Verdict) -> EndedDetails {
+    pub fn of(verdict: &Verdict, has_panicked: bool) -> EndedDetails {
         let Verdict { outcome, ref error, exit, .. } = *verdict;
-        EndedDetails { outcome, error: error.clone(), exit }
+        EndedDetails { outcome, error: error.clone(), exit, has_panicked }
     }
 
     /// Returns the bytes of the description.
@@ -134,10 +149,13 @@ impl EndedDetails {
             Some(Exit::Signal(signal)) => (None, Some(signal)),
             None => (None, None),
         };
-        let outcome = self.outcome.name();
-        json!({"outcome": outcome, "error": self.error, "exit_code": code, "exit_signal": signal})
-            .to_string()
-            .into_bytes()
+        let (outcome, error) = (self.outcome.name(), &self.error);
+        let mut details =
+            json!({"outcome": outcome, "error": error, "exit_code": code, "exit_signal": signal});
+        if self.has_panicked {
+            details["has_panicked"] = true.into();
+        }
+        details.to_string().into_bytes()
     }
 
     /// Reads a description. A damaged one is a failure that says so.
@@ -147,18 +165,19 @@ impl EndedDetails {
             |name: &str| value[name].as_i64().and_then(|number| i32::try_from(number).ok());
         let code = number("exit_code").map(Exit::Code);
         let exit = code.or_else(|| number("exit_signal").map(Exit::Signal));
+        let has_panicked = value["has_panicked"] == true;
         let name = value["outcome"].as_str();
         let Some(outcome) = Outcome::ALL.into_iter().find(|each| Some(each.name()) == name) else {
             let error = Some("the record of its end is damaged".into());
-            return EndedDetails { outcome: Outcome::Failed, error, exit };
+            return EndedDetails { outcome: Outcome::Failed, error, exit, has_panicked };
         };
-        EndedDetails { outcome, error: value["error"].as_str().map(shortened), exit }
+        EndedDetails { outcome, error: value["error"].as_str().map(shortened), exit, has_panicked }
     }
 
     /// Returns the end as the engine knows it, behind these chunks.
     pub fn verdict(self, totals: KindTotals) -> Verdict {
         let head_seq = totals.of(crate::stream::Kinds::ALL).chunks;
-        let EndedDetails { outcome, error, exit } = self;
+        let EndedDetails { outcome, error, exit, .. } = self;
         Verdict { outcome, head_seq, totals, error, exit }
     }
 }
@@ -178,18 +197,28 @@ mod tests {
         for tool in [None, Some("a \"tool\"".into())] {
             for guest in [Value::Null, json!({"owner": "ann", "thread": ["t", 3]})] {
                 let has_parts = tool.is_some();
+                let (is_relayed, token) = (!has_parts, tool.clone());
                 let (deliver, on_full) = (Deliver::WhenDurable, OnFull::Wait);
                 let goes_on = GoesOn { ring_bytes: 1 << 16, chunk_bytes: 9, deliver, on_full };
                 for goes_on in [None, Some(goes_on)] {
-                    let (tool, guest) = (tool.clone(), guest.clone());
-                    let opened = OpenedDetails { tool, has_parts, anchor, goes_on, guest };
+                    let (tool, token, guest) = (tool.clone(), token.clone(), guest.clone());
+                    let opened = OpenedDetails {
+                        tool,
+                        has_parts,
+                        is_relayed,
+                        token,
+                        anchor,
+                        goes_on,
+                        guest,
+                    };
                     assert_eq!(OpenedDetails::decode(&opened.encode()), opened);
                 }
             }
         }
         for outcome in Outcome::ALL {
             for exit in [None, Some(Exit::Code(3)), Some(Exit::Signal(9))] {
-                let ended = EndedDetails { outcome, error: Some("no \u{1F622}".into()), exit };
+                let (error, has_panicked) = (Some("no \u{1F622}".into()), exit.is_none());
+                let ended = EndedDetails { outcome, error, exit, has_panicked };
                 assert_eq!(EndedDetails::decode(&ended.encode()), ended);
             }
         }

@@ -173,7 +173,7 @@ fn bring_in<R: Reactor + 'static, O: Outlet<R>>(
     opened: OpenedDetails,
     options: &ExecuteOptions,
 ) -> Result<(), ExecuteError> {
-    let OpenedDetails { tool, has_parts, anchor, goes_on, guest } = opened;
+    let OpenedDetails { tool, has_parts, is_relayed, anchor, goes_on, guest, .. } = opened;
     let GoesOn { ring_bytes, chunk_bytes, deliver, on_full } = goes_on.expect("it goes on");
     let &Found { id, name, durability, start, opened_us } = found;
     let is_late = execute::is_told_late((deliver, on_full), durability)?;
@@ -192,7 +192,7 @@ fn bring_in<R: Reactor + 'static, O: Outlet<R>>(
     };
     let engine_id = result.map_err(ExecuteError::Open)?;
     execute::release_before(shard, engine_id.slot);
-    let tool = tool.map(|name| spec_of(shard, &name, has_parts));
+    let tool = tool.map(|name| spec_of(shard, &name, (has_parts, is_relayed)));
     let head_seq = start.seq - 1;
     let late = is_late.then(|| Late::new((deliver, on_full), spec.block_deadline, head_seq));
     let opened_at = shard.anchor.moment_of(0, &ClockAnchor { wall_us: opened_us, mono_ns: 0 });

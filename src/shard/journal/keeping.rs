@@ -268,14 +268,17 @@ impl Keeping {
         &mut self,
         id: ExecutionId,
         durability: Durability,
-        tool: Option<&ToolSpec>,
+        (tool, token): (Option<&ToolSpec>, Option<&str>),
         (goes_on, guest): (Option<GoesOn>, Value),
         now: Instant,
     ) -> Result<KeptId, Refused> {
         let has_parts = tool.is_some_and(|tool| tool.has_parts);
+        let is_relayed = tool.is_some_and(|tool| tool.is_relayed);
         let tool = tool.map(|tool| tool.name.as_str().into());
-        let anchor = self.anchor;
-        let details = OpenedDetails { tool, has_parts, anchor, goes_on, guest }.encode();
+        let (token, anchor) = (token.map(Box::from), self.anchor);
+        let opened =
+            OpenedDetails { tool, has_parts, is_relayed, token, anchor, goes_on, guest };
+        let details = opened.encode();
         self.is_touched = true;
         self.journal.open(id.to_bits(), durability, &details, self.moment(now))
     }
@@ -374,6 +377,18 @@ impl Keeping {
     /// The last chunk for which the promise is kept; 0 before the first.
     pub fn durable_seq(&self, kept: KeptId) -> Option<u64> {
         self.journal.durable_until(kept).map(|until_seq| until_seq.max(1) - 1)
+    }
+
+    /// Has everything so far written at once, because somebody waits for it.
+    pub fn write_soon(&mut self) {
+        self.is_touched = true;
+        self.journal.await_write();
+    }
+
+    /// The wall-clock time of a recorded end, in microseconds since 1970.
+    pub fn ended_us(&self, kept: KeptId) -> Option<u64> {
+        let kept = self.journal.get(kept)?;
+        kept.ended.map(|_| kept.ended_us)
     }
 
     /// A chunk at or before this byte of the payload, and the payload bytes before it.
@@ -627,7 +642,7 @@ pub(crate) fn record_end<R: Reactor + 'static, O: Outlet<R>>(
         return; // The process ends, and the execution goes on in the next one.
     }
     if !std::mem::replace(&mut run.is_end_recorded, true) {
-        let details = Some(EndedDetails::of(verdict).encode());
+        let details = Some(EndedDetails::of(verdict, run.has_panicked).encode());
         let is_late = late::fails_with_disk(run);
         keeping.ends.push(Ending { execution, kept, details, is_late });
         keeping.is_touched = true;

@@ -277,12 +277,12 @@ fn is_of(run: &KeptRun<'_>, kinds: &[RunKind], kept: KeptId) -> bool {
 pub(super) fn spec_of<R: Reactor + 'static, O: Outlet<R>>(
     shard: &Shard<R, O>,
     name: &str,
-    has_parts: bool,
+    (has_parts, is_relayed): (bool, bool),
 ) -> Arc<ToolSpec> {
     match shard.tools.spec(name) {
         Some(tool) => Arc::clone(tool),
         // It is offered no more, or by somebody else.
-        None => Arc::new(ToolSpec { has_parts, ..ToolSpec::new(name, "") }),
+        None => Arc::new(ToolSpec { has_parts, is_relayed, ..ToolSpec::new(name, "") }),
     }
 }
 
@@ -294,22 +294,23 @@ fn bring_back<R: Reactor + 'static, O: Outlet<R>>(
 ) -> Option<()> {
     let Recalling { id, kept, end, .. } = recalling;
     let (details, totals) = end.expect("it was read first");
+    let has_panicked = details.has_panicked;
     let verdict = details.verdict(totals);
     let secret = shard.secrets.draw().ok()?;
     let ring_bytes = limits::RING_CLASS_BYTES[0];
     let ring = shard.expected_ring(ring_bytes, 0).ok()?;
     let spec = OpenSpec { kept: true, secret, retention: shard.retention, ..OpenSpec::new(ring) };
-    let OpenedDetails { tool, has_parts, anchor, guest, .. } = opened;
+    let OpenedDetails { tool, has_parts, is_relayed, token, anchor, guest, .. } = opened;
     let guest = O::restore(shard, id, &guest);
     let Reply::Opened(Ok(engine_id)) = shard.ask(Event::Revive(spec, &verdict)) else {
         return None;
     };
     execute::release_before(shard, engine_id.slot);
     let Verdict { error, head_seq, .. } = verdict;
-    let tool = tool.map(|name| spec_of(shard, &name, has_parts));
+    let tool = tool.map(|name| spec_of(shard, &name, (has_parts, is_relayed)));
     let run = Run {
         handle: engine_id.slot,
-        names: Names { has_parts, ..Names::new(id, None) },
+        names: Names { has_parts, token: token.map(String::from), ..Names::new(id, None) },
         tool,
         opened_at: shard.now,
         ingested_seq: head_seq,
@@ -317,6 +318,7 @@ fn bring_back<R: Reactor + 'static, O: Outlet<R>>(
         kept: Some(kept),
         is_end_recorded: true,
         has_verdict: true,
+        has_panicked,
         anchor: Some(anchor),
         ..Run::new(id, Producer::Gone, guest)
     };
