@@ -23,6 +23,8 @@ pub struct StreamWindow {
     start: u64,
     /// The offset of a read that names none.
     next: u64,
+    /// The offset at which the client goes on. Output before it is dropped.
+    goes_on_at: u64,
     is_ended: bool,
 }
 
@@ -71,6 +73,12 @@ impl StreamWindow {
         StreamWindow::default()
     }
 
+    /// Returns an empty window for a client that has read everything before `offset`. The output is
+    /// pushed from its beginning.
+    pub fn going_on_at(offset: u64) -> StreamWindow {
+        StreamWindow { goes_on_at: offset, ..StreamWindow::default() }
+    }
+
     /// Number of bytes for which the window has room.
     pub fn room(&self) -> usize {
         let unread_bytes = self.total_written() - self.next;
@@ -83,7 +91,10 @@ impl StreamWindow {
     /// Panics if the stream has ended.
     pub fn push(&mut self, bytes: &[u8]) {
         assert!(!self.is_ended);
-        self.bytes.extend_from_slice(bytes);
+        let dropped_bytes = self.goes_on_at.saturating_sub(self.total_written());
+        let dropped_bytes = dropped_bytes.min(bytes.len() as u64);
+        (self.start, self.next) = (self.start + dropped_bytes, self.next + dropped_bytes);
+        self.bytes.extend_from_slice(&bytes[dropped_bytes as usize..]);
     }
 
     /// Ends the stream: no output follows.
@@ -117,7 +128,12 @@ impl StreamWindow {
             return Err(ReadError::Gone { oldest: self.start });
         }
         if offset > total_written {
-            return Err(ReadError::Ahead { total_written });
+            let is_to_come = offset <= self.goes_on_at && !self.is_ended;
+            return Err(if is_to_come {
+                ReadError::Empty
+            } else {
+                ReadError::Ahead { total_written }
+            });
         }
         let skipped = (offset - self.start) as usize;
         let length = cut(&self.bytes[skipped..], self.is_ended);
@@ -278,6 +294,25 @@ mod tests {
         window.end();
         assert_eq!(read(&mut window, None), (13, vec![], true));
         assert_eq!(read(&mut window, None), (13, vec![], true));
+    }
+
+    #[test]
+    fn a_client_goes_on_in_a_new_window_where_it_was() {
+        let mut window = StreamWindow::going_on_at(5);
+        assert_eq!(window.read(Some(5)), Err(ReadError::Empty));
+        window.push(b"abc");
+        assert_eq!((window.total_written(), window.room()), (3, limits::MCP_RESULT_BYTES_MAX));
+        assert_eq!(window.read(Some(5)), Err(ReadError::Empty));
+        assert_eq!(window.read(Some(6)), Err(ReadError::Ahead { total_written: 3 }));
+        window.push(b"defgh");
+        assert_eq!(window.read(Some(2)), Err(ReadError::Gone { oldest: 5 }));
+        assert_eq!(read(&mut window, Some(5)), (5, b"fgh".to_vec(), false));
+        window.push(b"ij");
+        window.end();
+        assert_eq!(read(&mut window, None), (8, b"ij".to_vec(), true));
+        let mut window = StreamWindow::going_on_at(5);
+        window.end();
+        assert_eq!(window.read(Some(5)), Err(ReadError::Ahead { total_written: 0 }));
     }
 
     #[test]

@@ -10,12 +10,12 @@ use crate::base::{ExecutionId, Handle, Instant, Principal};
 use crate::engine::{Event, From};
 use crate::limits;
 use crate::mcp::results::Results;
-use crate::mcp::streams::{self, ReadError, StreamCall};
+use crate::mcp::streams::{self, ReadError, StreamCall, StreamWindow};
 use crate::mcp::{CallMeta, CallResult, Context, Rest};
 use crate::reactor::Reactor;
 use crate::server::mcp::answer::{Reply, Source};
 use crate::server::mcp::call::Stage;
-use crate::server::mcp::kept_output::{KeptOutput, Role};
+use crate::server::mcp::kept_output::{Content, KeptOutput, Role};
 use crate::server::mcp::tools::{ToolCall, execute_error};
 use crate::server::mcp::{Due, answer, ask, listen, receive, settle, tools};
 use crate::server::places::{Place, PlaceKind};
@@ -37,19 +37,21 @@ pub(in crate::server) fn use_stream<R: Reactor + 'static>(
             Some(open_stream(shard, source, context, &tool, arguments))
         }
         Ok(StreamCall::Read { stream_id, offset }) => {
-            match find_stream(shard, source.owner, &stream_id) {
+            match find_stream(shard, source.owner, &stream_id, offset) {
                 Err(problem) => refused(&problem),
                 Ok(keep) => read_stream(shard, source, context, keep, offset),
             }
         }
-        Ok(StreamCall::Close { stream_id }) => match find_stream(shard, source.owner, &stream_id) {
-            Err(problem) => refused(&problem),
-            Ok(keep) => {
-                let total_bytes = close_stream(shard, keep);
-                let value = streams::closed(&stream_id, total_bytes);
-                Some(Ok(results.call_value(&value, CallMeta::default()).into()))
+        Ok(StreamCall::Close { stream_id }) => {
+            match find_stream(shard, source.owner, &stream_id, None) {
+                Err(problem) => refused(&problem),
+                Ok(keep) => {
+                    let total_bytes = close_stream(shard, keep);
+                    let value = streams::closed(&stream_id, total_bytes);
+                    Some(Ok(results.call_value(&value, CallMeta::default()).into()))
+                }
             }
-        },
+        }
     }
 }
 
@@ -182,11 +184,13 @@ fn count_again<R: Reactor + 'static>(
     Ok(())
 }
 
-/// Returns the stream of this name if it belongs to this principal, opening it if needed.
+/// Returns the stream of this name if it belongs to this principal, opening it if needed. If the
+/// disk has all of it, a client goes on where it was.
 fn find_stream<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     owner: Principal,
     stream_id: &str,
+    offset: Option<u64>,
 ) -> Result<Handle, String> {
     let unknown = || "argument `stream_id`: unknown stream".to_owned();
     let id = stream_id.parse::<ExecutionId>().map_err(|_| unknown())?;
@@ -200,8 +204,14 @@ fn find_stream<R: Reactor + 'static>(
     }
     let spec = shard.tool_of(id).cloned().ok_or_else(unknown)?;
     let place = Some(place_for_stream(shard, owner)?);
-    let keep =
-        KeptOutput { execution: Some(id), place, ..KeptOutput::new(owner, spec, Role::Stream) };
+    let is_kept = shard.run_of(id).is_some_and(|run| run.kept.is_some());
+    let goes_on_at = offset.filter(|_| is_kept).unwrap_or(0);
+    let keep = KeptOutput {
+        execution: Some(id),
+        place,
+        content: Content::Window(StreamWindow::going_on_at(goes_on_at)),
+        ..KeptOutput::new(owner, spec, Role::Stream)
+    };
     let mcp = &mut shard.guests.mcp;
     let keep = mcp.keeps.insert(Box::new(keep));
     let keep = keep.map_err(|_| "too many streams are open".to_owned())?;
