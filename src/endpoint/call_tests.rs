@@ -8,8 +8,10 @@ use smallvec::{SmallVec, smallvec};
 use super::exchange::{called, get, post, with};
 use super::*;
 use crate::base::{ExecutionId, Handle, ProgressToken, SubscriberId};
+use crate::endpoint::McpAction;
 use crate::engine::{Coalesce, From, Hold, OnStall, ProgressSource, Start, Timeouts};
 use crate::limits;
+use crate::mcp::Ask;
 use crate::stream::{ExecutionState, Kind, Kinds, Outcome, Policy, Totals};
 use crate::trace::TraceContext;
 use crate::wire::http1::ByteRange;
@@ -466,5 +468,36 @@ fn a_body_may_come_in_chunks_and_under_other_spellings_of_json() {
         let headers = format!("Content-Type: {media_type}\r\nTransfer-Encoding: chunked\r\n");
         let request = with("POST", "/v1/executions", &headers) + body;
         assert_eq!(called(&request), ApiCall::Execute(plain().into()), "{media_type}");
+    }
+}
+
+#[test]
+fn a_request_of_mcp_names_the_same_before_and_after_it_was_passed_on() {
+    let uri = format!("streamdoor://executions/{}/output", id(1));
+    let sent = |method: &str, params: serde_json::Value| {
+        let message = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
+        let message = crate::wire::jsonrpc::parse(message.to_string().as_bytes()).unwrap();
+        McpRequest::of(McpAction::Send(message.into()), None)
+    };
+    let passed_on = |ask: Ask| {
+        let context = crate::mcp::Context::past(crate::mcp::Version::LATEST);
+        McpRequest::of(McpAction::Forwarded(context.into(), ask), None)
+    };
+    let read = Ask::ReadResource { uri: uri.clone() };
+    for request in [sent("resources/read", json!({"uri": uri})), passed_on(read)] {
+        assert_eq!((request.execution(), request.task()), (Some(id(1)), None));
+        assert_eq!(request.read_uri(), Some(&*uri));
+    }
+    let get = Ask::GetTask { id: "00ab".into() };
+    for request in [sent("tasks/get", json!({"taskId": "00ab"})), passed_on(get)] {
+        assert_eq!((request.execution(), request.task()), (None, Some("00ab")));
+        assert_eq!(request.read_uri(), None);
+    }
+    let arguments = json!({"stream_id": id(1).to_string()});
+    let params = json!({"name": "stream_read", "arguments": arguments});
+    let serde_json::Value::Object(arguments) = arguments else { unreachable!() };
+    let call = Ask::CallTool { name: "stream_read".into(), arguments };
+    for request in [sent("tools/call", params), passed_on(call)] {
+        assert_eq!(request.execution(), Some(id(1)));
     }
 }

@@ -214,11 +214,41 @@ fn require(headers: Headers<'_>, media_types: &[&str]) -> Result<(), ApiError> {
 }
 
 impl McpRequest {
-    /// Returns the execution that the message names, as a resource or as a stream.
-    pub(super) fn execution(&self) -> Option<ExecutionId> {
+    /// Returns the execution that the request names, as a resource or as a stream.
+    pub fn execution(&self) -> Option<ExecutionId> {
+        match &self.action {
+            McpAction::Forwarded(_, ask) => execution_of(ask),
+            _ => self.params().and_then(execution_in),
+        }
+    }
+
+    /// Returns the task that the request names.
+    pub fn task(&self) -> Option<&str> {
+        match &self.action {
+            McpAction::Forwarded(_, ask) => task_of(ask),
+            _ => self.params()?.get("taskId")?.as_str(),
+        }
+    }
+
+    /// Returns the resource that the request reads.
+    pub fn read_uri(&self) -> Option<&str> {
+        match &self.action {
+            McpAction::Forwarded(_, Ask::ReadResource { uri }) => Some(uri),
+            McpAction::Send(message) => match &**message {
+                RpcMessage::Request { method, params, .. } if method == "resources/read" => {
+                    params.get("uri")?.as_str()
+                }
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// Returns the parameters of the message, if it is a request.
+    fn params(&self) -> Option<&Parameters> {
         let McpAction::Send(message) = &self.action else { return None };
         match &**message {
-            RpcMessage::Request { params, .. } => execution_in(params),
+            RpcMessage::Request { params, .. } => Some(params),
             RpcMessage::Notification { .. } | RpcMessage::Response { .. } => None,
         }
     }
@@ -278,21 +308,31 @@ fn place_of(name: &str) -> Option<u8> {
 
 /// Returns the shard of the execution or the task that a request is about.
 pub fn shard_of(ask: &Ask) -> Option<u8> {
-    let of_uri = |uri: &str| {
-        let id = uri.strip_prefix(EXECUTIONS)?.split('/').next()?;
-        id.parse::<ExecutionId>().ok().map(|id| id.shard)
-    };
+    match task_of(ask) {
+        Some(task) => place_of(task),
+        None => execution_of(ask).map(|id| id.shard),
+    }
+}
+
+/// Returns the task that a request is about.
+fn task_of(ask: &Ask) -> Option<&str> {
     match ask {
-        Ask::ReadResource { uri } | Ask::Subscribe { uri } | Ask::Unsubscribe { uri } => {
-            of_uri(uri)
-        }
         Ask::GetTask { id }
         | Ask::TaskResult { id }
         | Ask::CancelTask { id }
-        | Ask::UpdateTask { id, .. } => place_of(id),
+        | Ask::UpdateTask { id, .. } => Some(id),
+        _ => None,
+    }
+}
+
+/// Returns the execution that a request is about.
+fn execution_of(ask: &Ask) -> Option<ExecutionId> {
+    match ask {
+        Ask::ReadResource { uri } | Ask::Subscribe { uri } | Ask::Unsubscribe { uri } => {
+            uri.strip_prefix(EXECUTIONS)?.split('/').next()?.parse().ok()
+        }
         Ask::CallTool { name, arguments } if name.starts_with("stream_") => {
-            let id = arguments.get("stream_id")?.as_str()?;
-            id.parse::<ExecutionId>().ok().map(|id| id.shard)
+            arguments.get("stream_id")?.as_str()?.parse().ok()
         }
         _ => None,
     }

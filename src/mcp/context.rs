@@ -160,6 +160,24 @@ pub(super) struct Asker {
 }
 
 impl Context {
+    /// Returns the context of a call that is over, of which only the version is left.
+    pub fn past(version: Version) -> Context {
+        Context {
+            id: Id::of_number(0),
+            version,
+            client: ClientCapabilities::default(),
+            client_info: None,
+            progress_token: None,
+            partial_token: None,
+            log_level: None,
+            task: None,
+            wants_stream: None,
+            wants_full_chunks: false,
+            trace: TraceContext::default(),
+            retry: Retry::default(),
+        }
+    }
+
     /// Takes the common part of all requests out of `params`. Returns it and the other parameters.
     ///
     /// # Errors

@@ -6,6 +6,9 @@
 //! whenever a kept execution ends. An entry whose execution the journal has removed counts for
 //! nothing, and goes when the table is full of such entries.
 //!
+//! An execution that is a task of the Model Context Protocol is found by the id of the task, too,
+//! until its time is over. A progress token finds its execution.
+//!
 //! Owners are kept by name. A name without a token is nobody's, and so is an execution without an
 //! owner on a server that requires tokens.
 
@@ -14,20 +17,26 @@ use std::rc::Rc;
 
 use serde_json::{Value, json};
 
-use crate::base::{ExecutionId, Principal};
+use crate::base::{ExecutionId, Principal, ProgressToken};
 use crate::endpoint::documents::Dates;
 use crate::endpoint::{Access, PolicyChoice};
+use crate::engine::Verdict;
+use crate::mcp::Version;
 use crate::reactor::Reactor;
 use crate::server::ServerShard;
 use crate::server::conversations::{Conversations, Place, Seat};
 use crate::server::guests::{Guests, Served, ServedRun};
-use crate::shard::journal::Described;
-use crate::stream::{Outcome, Totals};
+use crate::shard::journal::{Described, RESTARTED};
+use crate::stream::{Kinds, Outcome, Totals};
 
 /// The executions that have ended and are kept. See the module's text.
 #[derive(Debug, Default)]
 pub(in crate::server) struct Archive {
     entries: HashMap<ExecutionId, Entry>,
+    /// The executions of tasks, by the ids of the tasks.
+    tasks: HashMap<Box<str>, ExecutionId>,
+    /// The executions of progress tokens.
+    tokens: HashMap<ProgressToken, ExecutionId>,
     /// Number of entries with which the next look for removed executions is due.
     look_at: usize,
 }
@@ -40,8 +49,51 @@ pub(in crate::server) struct Entry {
     pub outcome: Outcome,
     pub totals: Totals,
     pub dates: Dates,
+    /// True if it has ended without a result of its tool: the tool has panicked, or the process has
+    /// ended before.
+    pub is_fault: bool,
     /// Its place in a thread of a front end's client.
     seat: Option<Rc<Seat>>,
+    /// The task that it carries out.
+    pub task: Option<Rc<KeptTask>>,
+    /// Its progress token, if it has one.
+    token: Option<ProgressToken>,
+}
+
+/// A task of the Model Context Protocol, as the record of its execution describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::server) struct KeptTask {
+    /// The id of the task.
+    pub name: Box<str>,
+    /// The version of the protocol in which its result is spelled.
+    pub version: Version,
+    /// The time of its creation, in microseconds since 1970.
+    pub created_us: u64,
+    /// The time from its creation during which it is kept.
+    pub ttl_ms: u64,
+}
+
+impl KeptTask {
+    fn to_json(&self) -> Value {
+        let KeptTask { name, version, created_us, ttl_ms } = self;
+        let version = version.text();
+        json!({"id": name, "version": version, "created_us": created_us, "ttl_ms": ttl_ms})
+    }
+
+    fn parse(members: &Value) -> Option<KeptTask> {
+        Some(KeptTask {
+            name: members["id"].as_str()?.into(),
+            version: Version::parse(members["version"].as_str()?)?,
+            created_us: members["created_us"].as_u64()?,
+            ttl_ms: members["ttl_ms"].as_u64()?,
+        })
+    }
+
+    /// The time in microseconds for which it is still kept; `None` if its time is over.
+    pub fn left_us(&self, now_us: u64) -> Option<u64> {
+        let until_us = self.created_us.saturating_add(self.ttl_ms.saturating_mul(1_000));
+        until_us.checked_sub(now_us).filter(|left_us| *left_us > 0)
+    }
 }
 
 /// Number of entries below which nothing is looked for.
@@ -61,7 +113,11 @@ impl Archive {
             });
             let dates = Dates { created_us: opened_us, ended_us: Some(ended_us) };
             let (tool, outcome) = (opened.tool.unwrap_or_default(), ended.outcome);
-            self.entries.insert(id, Entry { owner, tool, outcome, totals, dates, seat });
+            let is_fault = ended.has_panicked || ended.error.as_deref() == Some(RESTARTED);
+            let task = KeptTask::parse(&guest["task"]).map(Rc::new);
+            let token = opened.token.and_then(|token| token.parse().ok());
+            let entry = Entry { owner, tool, outcome, totals, dates, is_fault, seat, task, token };
+            self.insert(id, entry);
         }
         self.look_at = (2 * self.entries.len()).max(ENTRIES_MIN);
     }
@@ -71,9 +127,37 @@ impl Archive {
         self.entries.get(&id)
     }
 
+    /// Returns the execution of a task and the task, until its time is over.
+    pub fn task(&self, name: &str, now_us: u64) -> Option<(ExecutionId, &Rc<KeptTask>)> {
+        let id = *self.tasks.get(name)?;
+        let task = self.entries.get(&id)?.task.as_ref()?;
+        task.left_us(now_us).map(|_| (id, task))
+    }
+
+    /// Returns the execution of a progress token.
+    pub fn of_token(&self, token: ProgressToken) -> Option<ExecutionId> {
+        self.tokens.get(&token).copied()
+    }
+
     /// Removes an execution.
     pub fn forget(&mut self, id: ExecutionId) {
-        self.entries.remove(&id);
+        let Some(Entry { task, token, .. }) = self.entries.remove(&id) else { return };
+        if let Some(task) = task {
+            self.tasks.remove(&task.name);
+        }
+        if let Some(token) = token {
+            self.tokens.remove(&token);
+        }
+    }
+
+    fn insert(&mut self, id: ExecutionId, entry: Entry) {
+        if let Some(task) = &entry.task {
+            self.tasks.insert(task.name.clone(), id);
+        }
+        if let Some(token) = entry.token {
+            self.tokens.insert(token, id);
+        }
+        self.entries.insert(id, entry);
     }
 
     /// Returns all executions, whether the journal still has them or not.
@@ -99,28 +183,33 @@ fn place_in_thread(guest: &Value) -> Option<(&str, u32)> {
 pub(in crate::server) fn note_ended<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     index: u32,
-    outcome: Outcome,
-    totals: Totals,
+    verdict: &Verdict,
 ) {
     let now_us = shard.anchor.wall_us_at(shard.now.nanos());
     let run = shard.runs[index as usize].as_ref().filter(|run| run.kept.is_some());
     let Some(run) = run else { return };
+    let ended_us = shard.kept_ended_us(run.id).unwrap_or(now_us);
     let (id, created_us) = (run.id, shard.anchor.wall_us_at(run.opened_at.nanos()));
     let entry = Entry {
         owner: shard.guests.access.name_of(run.guest.owner).map(Box::from),
         tool: run.tool.as_ref().map(|tool| tool.name.as_str().into()).unwrap_or_default(),
-        outcome,
-        totals,
-        dates: Dates { created_us, ended_us: Some(now_us) },
+        outcome: verdict.outcome,
+        totals: verdict.totals.of(Kinds::ALL),
+        dates: Dates { created_us, ended_us: Some(ended_us) },
+        is_fault: run.has_panicked,
         seat: run.guest.thread.clone(),
+        task: run.guest.task.clone(),
+        token: run.names.token.as_ref().and_then(|token| token.parse().ok()),
     };
     let archive = &mut shard.guests.archive;
-    archive.entries.insert(id, entry);
+    archive.insert(id, entry);
     if archive.entries.len() >= archive.look_at.max(ENTRIES_MIN) {
-        let mut entries = std::mem::take(&mut archive.entries);
+        let Archive { mut entries, mut tasks, mut tokens, .. } = std::mem::take(archive);
         entries.retain(|id, _| shard.keeps(*id));
+        tasks.retain(|_, id| entries.contains_key(id));
+        tokens.retain(|_, id| entries.contains_key(id));
         let look_at = (2 * entries.len()).max(ENTRIES_MIN);
-        shard.guests.archive = Archive { entries, look_at };
+        shard.guests.archive = Archive { entries, tasks, tokens, look_at };
     }
 }
 
@@ -129,7 +218,7 @@ pub(in crate::server) fn described<R: Reactor + 'static>(
     guests: &Guests<R>,
     run: &ServedRun,
 ) -> Value {
-    let Served { owner, policy, thread, arguments, .. } = &run.guest;
+    let Served { owner, policy, thread, arguments, task, .. } = &run.guest;
     let mut members = json!({});
     if let Some(name) = guests.access.name_of(*owner) {
         members["owner"] = name.into();
@@ -145,6 +234,9 @@ pub(in crate::server) fn described<R: Reactor + 'static>(
     }
     if let Some(arguments) = arguments {
         members["arguments"] = (**arguments).clone();
+    }
+    if let Some(task) = task {
+        members["task"] = task.to_json();
     }
     members
 }
@@ -167,6 +259,43 @@ pub(in crate::server) fn restored<R: Reactor + 'static>(
         policy,
         arguments: members.get("arguments").map(|arguments| Box::new(arguments.clone())),
         thread: archive.get(id).and_then(|entry| entry.seat.clone()),
+        task: archive.get(id).and_then(|entry| entry.task.clone()),
         ..Served::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::Handle;
+
+    #[test]
+    fn a_task_is_found_by_its_id_until_its_time_is_over() {
+        let version = Version::V2025_11_25;
+        let task = KeptTask { name: "00ab".into(), version, created_us: 7_000, ttl_ms: 3 };
+        assert_eq!(KeptTask::parse(&task.to_json()), Some(task.clone()));
+        assert_eq!(KeptTask::parse(&json!({"id": "00ab", "version": "2025-11-25"})), None);
+        let id = ExecutionId { shard: 0, slot: Handle { index: 1, generation: 1 }, nonce: 7 };
+        let entry = Entry {
+            owner: None,
+            tool: "t".into(),
+            outcome: Outcome::Completed,
+            totals: Totals::default(),
+            dates: Dates { created_us: 7_000, ended_us: Some(7_100) },
+            is_fault: false,
+            seat: None,
+            task: Some(Rc::new(task)),
+            token: Some(ProgressToken { shard: 0, slot: id.slot, secret: 5 }),
+        };
+        let token = entry.token.unwrap();
+        let mut archive = Archive::default();
+        archive.insert(id, entry);
+        let found = |archive: &Archive, now_us| archive.task("00ab", now_us).map(|(id, _)| id);
+        assert_eq!((found(&archive, 9_999), found(&archive, 10_000)), (Some(id), None));
+        assert!(archive.task("00ac", 9_999).is_none());
+        assert_eq!(archive.of_token(token), Some(id));
+        archive.forget(id);
+        assert_eq!(found(&archive, 9_999), None);
+        assert!(archive.tasks.is_empty() && archive.tokens.is_empty());
     }
 }

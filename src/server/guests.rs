@@ -13,7 +13,7 @@ use crate::limits;
 use crate::memory::{ControlPage, ReaderPageView};
 use crate::reactor::{AnyReactor, ConnectionId, Reactor, SocketLimits};
 use crate::server::agents::{Agent, Agents};
-use crate::server::archive::{self, Archive};
+use crate::server::archive::{self, Archive, KeptTask};
 use crate::server::calls::Keys;
 use crate::server::conversations::Conversations;
 use crate::server::executions::EndedExecutions;
@@ -36,7 +36,7 @@ use crate::shard::delivery::{Chunk, Delivery};
 use crate::shard::outlet::{Giving, GuestRun, GuestWork, Outlet, OutsideReader, ShardEvent};
 use crate::shard::run::{Producer, Remote, Run, Seat};
 use crate::shard::{ExecuteError, ExecuteOptions, Shard, ShardConfig, ShardHandle, ShardThread};
-use crate::stream::{DetachReason, Kinds};
+use crate::stream::DetachReason;
 use crate::tool::Work;
 use crate::trace::{Counters, Duty};
 
@@ -206,6 +206,8 @@ pub struct Served {
     pub(in crate::server) thread: Option<Rc<conversations::Seat>>,
     /// The thread that it enters when it is opened.
     pub(in crate::server) enters: Option<Box<conversations::Entering>>,
+    /// The task of the Model Context Protocol that it carries out.
+    pub(in crate::server) task: Option<Rc<KeptTask>>,
     /// The task or the state of an agent's run. `None` while it is taken out for use.
     pub(in crate::server) agent: Option<Agent>,
     /// True if the producer is an agent's run.
@@ -512,8 +514,7 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
         shm::tell_end_at_door(shard, execution, verdict);
         shm::end_named(shard, execution.index);
         turn::note_ended(shard, execution);
-        let totals = verdict.totals.of(Kinds::ALL);
-        archive::note_ended(shard, execution.index, verdict.outcome, totals);
+        archive::note_ended(shard, execution.index, verdict);
         workers::note_call_ended(shard, execution, verdict.outcome);
         let took = executions::count_ended(shard, execution, verdict.outcome);
         records::log_ended(shard, execution, verdict, took);

@@ -12,7 +12,7 @@ pub use ended::{EndedCounts, EndedExecutions};
 use std::collections::HashSet;
 use std::time::Duration;
 
-use crate::base::{ExecutionId, Handle, Principal, SubscriberId};
+use crate::base::{ExecutionId, Handle, Principal, ProgressToken, SubscriberId};
 use crate::endpoint::documents::{Clock, Dates, Listed};
 use crate::endpoint::{
     ApiError, DeliveryOptions, ListAsk, ListPlace, Opening, PolicyChoice, documents,
@@ -49,6 +49,14 @@ pub(in crate::server) fn is_owned<R: Reactor + 'static>(
     principal: Principal,
 ) -> bool {
     shard.run_of(id).is_some_and(|run| run.guest.owner == principal)
+}
+
+/// Returns the execution of a progress token. The engine may have forgotten it, and the disk not.
+pub(in crate::server) fn of_token<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    token: ProgressToken,
+) -> Option<ExecutionId> {
+    shard.find_token(token).ok().or_else(|| shard.guests.archive.of_token(token))
 }
 
 /// True if the execution belongs to this principal, and the engine has not forgotten it. An

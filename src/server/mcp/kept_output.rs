@@ -15,6 +15,7 @@ use crate::mcp::Collected;
 use crate::mcp::streams::StreamWindow;
 use crate::server::mcp::tasks::Task;
 use crate::server::places::Place;
+use crate::shard::journal::RESTARTED;
 use crate::shard::{Chunk, Ended};
 use crate::stream::{DetachReason, EndState, Gap, Kind, Outcome, Totals};
 use crate::tool::ToolSpec;
@@ -28,6 +29,8 @@ pub(in crate::server) enum Role {
     Stream,
     /// The result of a task.
     Task(Box<Task>),
+    /// A resource: the output of an execution that the disk has.
+    Resource,
 }
 
 /// The kept part of the output.
@@ -39,6 +42,8 @@ pub(in crate::server) enum Content {
     Beginning(Collected),
     /// The output that was not read yet.
     Window(StreamWindow),
+    /// The end of the output, of all kinds.
+    End(Vec<u8>),
 }
 
 /// The end of an execution.
@@ -91,6 +96,7 @@ impl KeptOutput {
     pub fn new(owner: Principal, tool: Arc<ToolSpec>, role: Role) -> KeptOutput {
         let content = match role {
             Role::Stream => Content::Window(StreamWindow::new()),
+            Role::Resource => Content::End(Vec::new()),
             Role::Answer(_) | Role::Task(_) if tool.is_relayed => {
                 Content::All(Collected::relaying())
             }
@@ -121,6 +127,13 @@ impl KeptOutput {
 
     /// Adds a chunk.
     pub fn take(&mut self, chunk: &Chunk<'_>) {
+        if let Content::End(bytes) = &mut self.content {
+            bytes.extend_from_slice(chunk.data);
+            if bytes.len() > 2 * limits::RESULT_KEPT_BYTES_MAX {
+                bytes.drain(..bytes.len() - limits::RESULT_KEPT_BYTES_MAX);
+            }
+            return;
+        }
         if chunk.kind == Kind::Log {
             return; // It was sent as a notification.
         }
@@ -158,7 +171,7 @@ impl KeptOutput {
                 self.chunk_bytes = average_bytes as usize;
                 self.fitting_count()
             }
-            (Content::All(_) | Content::Beginning(_), _) => u32::MAX,
+            (Content::All(_) | Content::Beginning(_) | Content::End(_), _) => u32::MAX,
         };
         self.asked_count
     }
@@ -177,6 +190,7 @@ impl KeptOutput {
         self.asked_count = match &self.content {
             Content::Window(_) if matches!(self.role, Role::Answer(_)) => 0,
             Content::Window(window) if window.room() == 0 => 0,
+            Content::Beginning(_) if self.is_of_the_past() && !self.tool.has_parts => 0,
             Content::Window(_) if matches!(left_count, 0 | u32::MAX) => self.fitting_count(),
             _ => left_count,
         };
@@ -190,6 +204,24 @@ impl KeptOutput {
         }
         self.asked_count = self.fitting_count();
         Some(self.asked_count)
+    }
+
+    /// True for a task whose execution had ended before its output was kept here. More output than
+    /// fits into its result changes nothing.
+    fn is_of_the_past(&self) -> bool {
+        matches!(&self.role, Role::Task(task) if task.is_recalled())
+    }
+
+    /// Takes the end of the output of a resource, within the limit and without a cut character.
+    pub fn take_end(&mut self) -> Vec<u8> {
+        let Content::End(bytes) = &mut self.content else { return Vec::new() };
+        let mut bytes = std::mem::take(bytes);
+        let cut = bytes.len().saturating_sub(limits::RESULT_KEPT_BYTES_MAX);
+        let rest = &bytes[cut..];
+        let is_inside = |byte: &&u8| cut > 0 && matches!(byte, 0x80..=0xBF);
+        let inside = rest.iter().take(3).take_while(is_inside).count();
+        bytes.drain(..cut + inside);
+        bytes
     }
 
     /// True if its subscriber delivers nothing until something was read.
@@ -232,10 +264,19 @@ impl KeptOutput {
     /// Notes the end of the output.
     pub fn end(&mut self, ended: &Ended<'_>) {
         self.subscriber = None;
+        if self.over.is_some() {
+            return; // It was stopped before.
+        }
         self.finish(Over { state: ended.end.state, error: ended.error.map(Box::from) });
         if self.is_let_go() {
             self.place = None;
         }
+    }
+
+    /// Notes the end of an execution whose further output is not needed. Returns its subscriber.
+    pub fn stop(&mut self, outcome: Outcome, error: Option<Box<str>>) -> Option<SubscriberId> {
+        self.finish(Over { state: EndState::Ended(outcome), error });
+        self.subscriber.take()
     }
 
     /// Notes that the output could not be followed.
@@ -266,7 +307,7 @@ impl KeptOutput {
     pub fn window(&mut self) -> Option<&mut StreamWindow> {
         match &mut self.content {
             Content::Window(window) => Some(window),
-            Content::All(_) | Content::Beginning(_) => None,
+            Content::All(_) | Content::Beginning(_) | Content::End(_) => None,
         }
     }
 
@@ -307,11 +348,40 @@ impl Over {
         }
     }
 
+    /// True if the process has ended before the execution.
+    pub fn is_cut(&self) -> bool {
+        self.error.as_deref() == Some(RESTARTED)
+    }
+
     /// Returns the outcome that the answer reports.
     pub fn outcome(&self) -> Outcome {
         match self.state {
             EndState::Ended(outcome) => outcome,
             EndState::Detached { .. } => Outcome::Failed,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_long_output_begins_with_a_whole_character() {
+        let most = limits::RESULT_KEPT_BYTES_MAX;
+        let end_of = |bytes: Vec<u8>| {
+            let spec = Arc::new(ToolSpec::new("t", ""));
+            let mut keep = KeptOutput::new(Principal::ANYONE, spec, Role::Resource);
+            keep.content = Content::End(bytes);
+            keep.take_end()
+        };
+        assert_eq!(end_of(b"\x80abc".to_vec()), b"\x80abc"); // All of it.
+        for more in 0..4 {
+            let mut bytes = "\u{1F622}".repeat(most / 4 + 1).into_bytes();
+            bytes.extend(std::iter::repeat_n(b'.', more));
+            let end = end_of(bytes);
+            assert!(end.len() > most - 4 && end.len() <= most, "{more}");
+            assert!(std::str::from_utf8(&end).is_ok());
         }
     }
 }

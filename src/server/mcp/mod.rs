@@ -16,6 +16,7 @@
 //! - `receive.rs` (HTTP) and `lines.rs` (connections of lines), the sources of messages;
 //! - `ask.rs`, requests; `tools.rs`, `open_streams.rs`, `tasks.rs`, `questions.rs` (tools that have
 //!   questions first), `resources.rs`, `listen.rs`;
+//! - `recalled.rs`, tasks and outputs that only the disk has;
 //! - `settle.rs` and `answer.rs`, the ends of calls.
 //!
 //! Invariants (M1 and M2 in `sessions.rs`, M3 and M4 in `call.rs`):
@@ -33,6 +34,7 @@ mod listen;
 mod notifications;
 mod open_streams;
 mod questions;
+mod recalled;
 mod receive;
 mod resources;
 mod result;
@@ -58,6 +60,7 @@ pub(in crate::server) use link::Link;
 use link::Part;
 pub(in crate::server) use listen::end_mcp;
 use notifications::Gathered;
+pub(in crate::server) use recalled::{named_execution, recall_mcp};
 pub(in crate::server) use receive::answer_mcp;
 pub(in crate::server) use result::beat_mcp;
 pub use sessions::SessionName;
@@ -345,14 +348,14 @@ impl Mcp {
     fn task(&self, handle: Handle) -> Option<&Task> {
         match &self.keeps.get(handle)?.role {
             Role::Task(task) => Some(task),
-            Role::Answer(_) | Role::Stream => None,
+            Role::Answer(_) | Role::Stream | Role::Resource => None,
         }
     }
 
     fn task_mut(&mut self, handle: Handle) -> Option<&mut Task> {
         match &mut self.keeps.get_mut(handle)?.role {
             Role::Task(task) => Some(task),
-            Role::Answer(_) | Role::Stream => None,
+            Role::Answer(_) | Role::Stream | Role::Resource => None,
         }
     }
 

@@ -8,18 +8,25 @@ use crate::mcp::catalog::{Contents, contents};
 use crate::mcp::cursor::{self, List};
 use crate::mcp::results::{self, ExecutionUri, Results};
 use crate::reactor::Reactor;
+use crate::server::guests::Guests;
 use crate::server::mcp::answer::{Reply, Source};
-use crate::server::mcp::{ask, listen};
+use crate::server::mcp::{ask, listen, recalled};
 use crate::server::{ServerShard, executions};
 use crate::shard::act::read_chunk;
-/// Returns this principal's executions on this shard, sorted by name.
+use crate::stream::ExecutionState;
+/// Returns this principal's executions on this shard, also those that only the disk has, sorted by
+/// name.
 pub(in crate::server) fn own_executions<R: Reactor + 'static>(
     shard: &ServerShard<R>,
     owner: Principal,
 ) -> Vec<ExecutionId> {
-    let own = shard.runs.iter().flatten().filter(|run| run.guest.owner == owner);
-    let mut ids: Vec<ExecutionId> = own.map(|run| run.id).collect();
-    ids.sort_by_key(ToString::to_string);
+    let Guests { archive, access, .. } = &shard.guests;
+    let here = shard.runs.iter().flatten().filter(|run| run.guest.owner == owner);
+    let kept =
+        archive.iter().filter(|(id, entry)| entry.is_owned_by(owner, access) && shard.keeps(*id));
+    let mut ids: Vec<ExecutionId> = here.map(|run| run.id).chain(kept.map(|(id, _)| id)).collect();
+    ids.sort_by_cached_key(ToString::to_string);
+    ids.dedup();
     ids
 }
 
@@ -38,9 +45,14 @@ pub(in crate::server) fn execution_items<R: Reactor + 'static>(
 ) -> Vec<Value> {
     let mut items = Vec::new();
     for id in own_executions(shard, owner) {
-        let Ok(status) = shard.inspect(id) else { continue };
-        let state = status.state.name();
-        items.push(results::execution(&id.to_string(), &executions::tool_name(shard, id), state));
+        let name = id.to_string();
+        if let Ok(status) = shard.inspect(id) {
+            let tool = executions::tool_name(shard, id);
+            items.push(results::execution(&name, &tool, status.state.name()));
+        } else if let Some(entry) = shard.guests.archive.get(id) {
+            let state = ExecutionState::Ended(entry.outcome).name();
+            items.push(results::execution(&name, &entry.tool, state));
+        }
     }
     items
 }
@@ -101,7 +113,8 @@ pub(in crate::server) fn read_resource<R: Reactor + 'static>(
             contents(uri, Some("application/json"), &Contents::Text(state.to_string()))
         }
         Some(ExecutionUri::Output(id)) if executions::is_owned(shard, id, owner) => {
-            let output = output_held(shard, id).ok_or_else(not_found)?;
+            let kept = recalled::take_output(shard, id);
+            let output = kept.or_else(|| output_held(shard, id)).ok_or_else(not_found)?;
             match String::from_utf8(output) {
                 Ok(text) => contents(uri, Some("text/plain"), &Contents::Text(text)),
                 Err(error) => {

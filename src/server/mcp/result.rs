@@ -34,7 +34,7 @@ pub(in crate::server) fn result_of<R: Reactor + 'static>(
     let keep = mcp.keeps.get(keep).ok_or_else(|| McpFault::internal("the output is gone"))?;
     let is_cut_short = match &keep.role {
         Role::Answer(call) => mcp.calls.get(*call).is_some_and(|call| call.is_cut_short),
-        Role::Stream | Role::Task(_) => false,
+        Role::Stream | Role::Task(_) | Role::Resource => false,
     };
     let is_told = context.progress_token.is_some() || context.partial_token.is_some();
     let id = keep.execution.ok_or_else(|| McpFault::internal("the tool was not run"))?;
@@ -65,7 +65,7 @@ pub(in crate::server) fn result_of<R: Reactor + 'static>(
             };
             results.call_in_part(collected.output(), rest, &spec, meta).into()
         }
-        Content::Window(_) => {
+        Content::Window(_) | Content::End(_) => {
             results.call_in_part(&keep.beginning, Rest::Stream(&name), &spec, meta).into()
         }
     })

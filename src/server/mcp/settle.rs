@@ -9,7 +9,8 @@ use crate::server::guests::Guests;
 use crate::server::mcp::call::{Asker, Outlet, Stage};
 use crate::server::mcp::kept_output::Role;
 use crate::server::mcp::{
-    Due, Link, News, Part, answer, ask, lines, listen, open_streams, receive, result, tasks,
+    Due, Link, News, Part, answer, ask, lines, listen, open_streams, recalled, receive, result,
+    tasks,
 };
 /// Handles all queued events. Gathered notifications are written in the flush.
 pub(in crate::server) fn settle_mcp<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
@@ -35,6 +36,7 @@ fn settle_keep<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle)
     let mcp = &mut shard.guests.mcp;
     let keep = mcp.keeps.get_mut(handle).expect("as above");
     keep.has_panicked |= has_panicked;
+    let is_cut_short = keep.is_full() && keep.over.is_none();
     match &keep.role {
         Role::Answer(call) => {
             let call = *call;
@@ -45,7 +47,14 @@ fn settle_keep<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle)
             }
         }
         Role::Stream => open_streams::settle_readers(shard, handle),
-        Role::Task(_) => tasks::settle_task(shard, handle),
+        Role::Task(task) => {
+            shard.worked |= task.is_recalled(); // A call may wait for it.
+            if is_cut_short {
+                recalled::cut_short(shard, handle);
+            }
+            tasks::settle_task(shard, handle);
+        }
+        Role::Resource => shard.worked = true, // A call may wait for it.
     }
 }
 
@@ -187,6 +196,7 @@ fn keep_is_due<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle)
                 let _ = shard.cancel(execution);
             }
         }
+        Role::Resource => forget_keep(shard, handle),
         Role::Answer(_) => {}
     }
 }

@@ -1,6 +1,7 @@
 //! Tasks: calls whose results are fetched later. A task is a keep with an unguessable name, from
 //! its start until its time is up. It passes on the questions of its tool.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,14 +14,16 @@ use crate::mcp::results::Results;
 use crate::mcp::tasks::{self, Detail, TaskState};
 use crate::mcp::{Context, Era, META_TASK, McpFault, Version, notify, questions};
 use crate::reactor::Reactor;
+use crate::server::archive::KeptTask;
 use crate::server::guests::Guests;
 use crate::server::mcp::answer::{Replied, Reply, Source};
 use crate::server::mcp::call::{Asker, Stage};
 use crate::server::mcp::kept_output::{KeptOutput, Role};
 use crate::server::mcp::tools::{ToolCall, execute_error};
-use crate::server::mcp::{Due, answer, ask, listen, open_streams, result, settle, tools};
+use crate::server::mcp::{Due, answer, ask, listen, open_streams, recalled, result, settle, tools};
 use crate::server::places::PlaceKind;
 use crate::server::{ServerShard, peers, records};
+use crate::shard::journal::RESTARTED;
 use crate::stream::Outcome;
 use crate::tool::{Asking, Question, Replies};
 use crate::wire::jsonrpc::{self, ErrorObject};
@@ -30,7 +33,8 @@ use crate::wire::jsonrpc::{self, ErrorObject};
 pub(in crate::server) struct Task {
     pub name: String,
     pub state: TaskState,
-    pub asker: Asker,
+    /// The sender of the call that became the task; `None` for a task from the disk.
+    asker: Option<Asker>,
     /// The context of the call that became the task.
     pub context: Box<Context>,
     arguments: Value,
@@ -50,8 +54,38 @@ pub(in crate::server) struct Task {
 const ROUNDS_MAX: u32 = 64;
 
 impl Task {
-    pub fn ttl(&self) -> Duration {
-        Duration::from_millis(self.ttl_ms)
+    /// Returns a task whose execution has ended and is kept, before its output was read.
+    pub fn recalled(kept: &KeptTask) -> Task {
+        Task {
+            name: kept.name.to_string(),
+            state: TaskState::Working,
+            asker: None,
+            context: Box::new(Context::past(kept.version)),
+            arguments: Value::Null,
+            created_us: kept.created_us,
+            updated_us: kept.created_us,
+            ttl_ms: kept.ttl_ms,
+            open: Vec::new(),
+            answers: Map::new(),
+            remembers: None,
+            rounds: 0,
+            reply: None,
+        }
+    }
+
+    /// True for a task from the disk.
+    pub fn is_recalled(&self) -> bool {
+        self.asker.is_none()
+    }
+
+    /// Returns the description for the record of its execution.
+    fn kept(&self) -> KeptTask {
+        KeptTask {
+            name: self.name.as_str().into(),
+            version: self.context.version,
+            created_us: self.created_us,
+            ttl_ms: self.ttl_ms,
+        }
     }
 
     fn document(&self) -> tasks::Task<'_> {
@@ -98,7 +132,7 @@ pub(in crate::server) fn begin_task<R: Reactor + 'static>(
     let task = Task {
         name,
         state: TaskState::Working,
-        asker: source.asker,
+        asker: Some(source.asker),
         context,
         arguments,
         created_us,
@@ -133,13 +167,14 @@ fn advance_task<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle
     let Some(keep) = mcp.keeps.get_mut(handle) else { return };
     let (owner, spec) = (keep.owner, Arc::clone(&keep.tool));
     let Role::Task(task) = &mut keep.role else { return };
+    let Some(asker) = task.asker else { return }; // Its tool has run.
     task.rounds += 1;
     let is_endless = task.rounds > ROUNDS_MAX;
     let answers = std::mem::take(&mut task.answers);
     let replies = Replies { answers, state: task.remembers.take() };
     let outlet = crate::server::mcp::call::Outlet::Nowhere;
     let call = ToolCall {
-        source: Source { asker: task.asker, owner, outlet },
+        source: Source { asker, owner, outlet },
         context: task.context.clone(),
         spec,
         arguments: task.arguments.clone(),
@@ -189,7 +224,8 @@ fn run_task<R: Reactor + 'static>(
     prepared: crate::tool::Prepared,
 ) {
     let owner = call.source.owner;
-    match tools::open_kept(shard, owner, prepared, 1, None, false) {
+    let kept = shard.guests.mcp.task(handle).map(Task::kept);
+    match tools::open_kept(shard, owner, prepared, 1, kept, false) {
         Err(error) => {
             let server = ask::server_info(shard);
             let results = Results::new(call.context.version, &server);
@@ -204,6 +240,7 @@ fn run_task<R: Reactor + 'static>(
             tools::attach_keep(shard, handle, execution, crate::engine::From::Start);
             records::log_started_by(shard, None, execution, &call.spec.name);
             set_task_state(shard, handle, TaskState::Working);
+            shard.write_kept_soon(); // The client is told the id of the task.
             shard.pump();
         }
     }
@@ -215,12 +252,24 @@ fn set_task_state<R: Reactor + 'static>(
     state: TaskState,
 ) {
     let now_us = records::wall_us(shard);
+    set_task_state_at(shard, handle, state, now_us);
+}
+
+/// Sets the state of a task that has changed at this wall-clock time.
+fn set_task_state_at<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    handle: Handle,
+    state: TaskState,
+    at_us: u64,
+) {
     let mcp = &mut shard.guests.mcp;
     let Some(task) = mcp.task_mut(handle) else { return };
     if task.state != state {
         task.state = state;
-        task.updated_us = now_us.max(task.created_us);
-        tell_task(shard, handle);
+        task.updated_us = at_us.max(task.created_us);
+        if !task.is_recalled() {
+            tell_task(shard, handle);
+        }
     }
 }
 
@@ -236,7 +285,12 @@ pub(in crate::server) fn settle_task<R: Reactor + 'static>(
         return;
     }
     let (outcome, context) = (over.outcome(), task.context.clone());
-    let reply = result::result_of(shard, handle, &context);
+    // In the stateless era a task fails only without a result of its tool (B38).
+    let is_cut = context.version.era() == Era::Stateless && over.is_cut();
+    let reply = match is_cut {
+        true => Err(McpFault::internal(RESTARTED)),
+        false => result::result_of(shard, handle, &context),
+    };
     finish_task(shard, handle, reply, outcome);
 }
 
@@ -247,6 +301,10 @@ fn finish_task<R: Reactor + 'static>(
     reply: Reply,
     outcome: Outcome,
 ) {
+    let execution = shard.guests.mcp.keeps.get(handle).and_then(|keep| keep.execution);
+    // The record of the end says the same time after a restart.
+    let recorded_us = execution.and_then(|execution| shard.kept_ended_us(execution));
+    let at_us = recorded_us.unwrap_or_else(|| records::wall_us(shard));
     let mcp = &mut shard.guests.mcp;
     let Some(task) = mcp.task_mut(handle) else { return };
     let state = match (&reply, outcome) {
@@ -257,7 +315,7 @@ fn finish_task<R: Reactor + 'static>(
     };
     task.reply = Some(reply.map(Replied::into_value));
     task.open.clear();
-    set_task_state(shard, handle, state);
+    set_task_state_at(shard, handle, state, at_us);
     answer_awaiting(shard, handle);
 }
 
@@ -284,7 +342,7 @@ fn of_task<R: Reactor + 'static>(
 }
 
 /// Returns the task of this name, if it belongs to this principal.
-fn find_task<R: Reactor + 'static>(
+pub(in crate::server) fn find_task<R: Reactor + 'static>(
     shard: &ServerShard<R>,
     owner: Principal,
     name: &str,
@@ -292,7 +350,7 @@ fn find_task<R: Reactor + 'static>(
     let mcp = &shard.guests.mcp;
     let is_it = |keep: &KeptOutput| match &keep.role {
         Role::Task(task) => keep.owner == owner && task.name == name,
-        Role::Answer(_) | Role::Stream => false,
+        Role::Answer(_) | Role::Stream | Role::Resource => false,
     };
     let found = mcp.keeps.iter().find(|(_, keep)| is_it(keep));
     found.map(|(handle, _)| handle).ok_or_else(McpFault::task_not_found)
@@ -340,13 +398,25 @@ pub(in crate::server) fn task_items<R: Reactor + 'static>(
     owner: Principal,
     version: Version,
 ) -> Vec<Value> {
-    let mcp = &shard.guests.mcp;
+    let Guests { mcp, archive, access, .. } = &shard.guests;
     let own = mcp.keeps.iter().filter(|(_, keep)| keep.owner == owner);
-    let documents = own.filter_map(|(_, keep)| match &keep.role {
-        Role::Task(task) => Some(task.document().to_json(version).into()),
-        Role::Answer(_) | Role::Stream => None,
+    let own = own.filter_map(|(_, keep)| match &keep.role {
+        Role::Task(task) => Some((&*task.name, task.document())),
+        Role::Answer(_) | Role::Stream | Role::Resource => None,
     });
-    documents.collect()
+    let mut all: HashMap<&str, tasks::Task<'_>> = HashMap::new();
+    let now_us = records::wall_us(shard);
+    for (id, entry) in archive.iter() {
+        if let Some(task) = &entry.task
+            && entry.is_owned_by(owner, access)
+            && task.left_us(now_us).is_some()
+            && shard.keeps(id)
+        {
+            all.insert(&task.name, recalled::document(entry, task));
+        }
+    }
+    all.extend(own);
+    all.values().map(|task| task.to_json(version).into()).collect()
 }
 
 pub(in crate::server) fn cancel_task<R: Reactor + 'static>(

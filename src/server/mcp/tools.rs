@@ -1,5 +1,6 @@
 //! Calls of tools: prepared, run, followed, and answered with their output.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
@@ -13,6 +14,7 @@ use crate::mcp::streams::StreamCall;
 use crate::mcp::tasks::{self, Placement};
 use crate::mcp::{CallMeta, Context, Era, McpFault, Version};
 use crate::reactor::Reactor;
+use crate::server::archive::KeptTask;
 use crate::server::guests::{Destination, Guests};
 use crate::server::hub::connection::kernel_bytes_for;
 use crate::server::mcp::answer::{Reply, Source};
@@ -20,7 +22,7 @@ use crate::server::mcp::call::{Asker, Outlet, Stage};
 use crate::server::mcp::kept_output::{KeptOutput, Role};
 use crate::server::mcp::{McpReceiver, answer, ask, open_streams, questions, receive, result};
 use crate::server::{ServerShard, executions, records, workers};
-use crate::shard::{ExecuteError, ExecuteOptions};
+use crate::shard::{ExecuteError, ExecuteOptions, Outlet as _};
 use crate::stream::{Kind, Kinds, OnFull, Policy};
 use crate::tool::{Asking, Prepared, Replies, StartError, TaskSupport, ToolSpec};
 
@@ -208,16 +210,12 @@ pub(in crate::server) fn keep_output<R: Reactor + 'static>(
     prepared: Prepared,
     subscriber_count: u32,
 ) -> Result<Handle, ExecuteError> {
-    let retention = match &role {
-        Role::Task(task) => Some(task.ttl().min(limits::EXECUTION_DURATION_MAX)),
-        Role::Answer(_) | Role::Stream => None,
-    };
     let calls = &shard.guests.mcp.calls;
     let grows = match role {
         Role::Answer(handle) => calls.get(handle).is_some_and(|call| call.is_heard_once()),
-        Role::Task(_) | Role::Stream => false,
+        Role::Task(_) | Role::Stream | Role::Resource => false,
     };
-    let execution = open_kept(shard, owner, prepared, subscriber_count, retention, grows)?;
+    let execution = open_kept(shard, owner, prepared, subscriber_count, None, grows)?;
     let keep = KeptOutput { execution: Some(execution), ..KeptOutput::new(owner, spec, role) };
     let mcp = &mut shard.guests.mcp;
     let keep = mcp.keeps.insert(Box::new(keep));
@@ -237,13 +235,12 @@ pub(in crate::server) fn open_kept<R: Reactor + 'static>(
     owner: Principal,
     mut prepared: Prepared,
     subscriber_count: u32,
-    retention: Option<std::time::Duration>,
+    task: Option<KeptTask>,
     grows: bool,
 ) -> Result<ExecutionId, ExecuteError> {
     let deadline = limits::ATTACH_DEADLINE;
     let options = ExecuteOptions {
         start: Start::AfterSubscribers { count: subscriber_count, deadline },
-        retention,
         grows,
         on_full: OnFull::Pause,
         owner,
@@ -253,7 +250,9 @@ pub(in crate::server) fn open_kept<R: Reactor + 'static>(
     let policy = prepared.tool.as_ref().map(|tool| tool.subscribers.policy).filter(|_| !grows);
     let ring_bytes = &mut prepared.need.ring_bytes;
     *ring_bytes = executions::served_ring_bytes(shard, policy).max(*ring_bytes);
-    shard.execute_prepared(prepared, options)
+    let mut guest = Guests::prepare(shard, &prepared.work, &options)?;
+    guest.task = task.map(Rc::new);
+    shard.open_execution(prepared, options, guest)
 }
 
 /// Subscribes a keep to all output from there on.

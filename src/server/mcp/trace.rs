@@ -21,6 +21,8 @@ pub(in crate::server) fn ask_mcp<R: Reactor + 'static>(
     context: Box<Context>,
     ask: Ask,
 ) -> Option<Reply> {
+    let now = shard.now;
+    shard.guests.mcp.begin_use(now);
     let era = matches!(ask, Ask::CallTool { .. }).then(|| context.version.era());
     let reply = ask_in_span(shard, source, context, ask);
     if let (Some(era), Some(reply)) = (era, &reply) {

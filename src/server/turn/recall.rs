@@ -3,7 +3,9 @@
 //! A call may name executions that only the disk has. The engine has forgotten them, or they are
 //! from before a restart. Their records are read first, and the call waits meanwhile
 //! ([`Doing::Recalling`]), with a timer. It is carried out like any other once all of them were
-//! brought back. The questions of other shards wait in the same list.
+//! brought back. The questions of other shards wait in the same list. A request of the Model
+//! Context Protocol may also wait until the output of such an execution was read
+//! (`mcp/recalled.rs`).
 //!
 //! A call that removes an execution is answered when the disk keeps that.
 
@@ -19,7 +21,7 @@ use crate::server::hub::connection::{Doing, Timer};
 use crate::server::peers::join::Wanted;
 use crate::server::peers::{Ticket, join};
 use crate::server::turn::{messages, sockets};
-use crate::server::{ServerShard, executions, hub, peers};
+use crate::server::{ServerShard, executions, hub, mcp, peers, streams};
 use crate::shard::{ExecuteError, Recall};
 use crate::wire::http1::Status;
 
@@ -60,9 +62,13 @@ pub(in crate::server) fn ready_call<R: Reactor + 'static>(
         return Some(call);
     }
     let principal = hub::principal_of(shard, id);
-    let named = named_in(shard, &call, principal);
-    if recall_all(shard, &named, principal) != Recall::Soon {
-        return Some(call);
+    match recall_for(shard, &call, principal) {
+        Recall::Here => return Some(call),
+        Recall::Later => {
+            refuse(shard, id, &call);
+            return None;
+        }
+        Recall::Soon => {}
     }
     let until = shard.now + limits::JOIN_DEADLINE;
     let hub = &mut shard.guests.hub;
@@ -162,8 +168,7 @@ fn settle_call<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: ConnectionI
         return; // The connection is gone, or its time was up.
     };
     let call = call.clone();
-    let named = named_in(shard, &call, principal);
-    let recalled = recall_all(shard, &named, principal);
+    let recalled = recall_for(shard, &call, principal);
     if recalled == Recall::Soon {
         return shard.guests.recalls.waiting.push(Waiting::Call(id));
     }
@@ -171,13 +176,43 @@ fn settle_call<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: ConnectionI
     hub.connection(id).expect("it was just there").doing = Doing::Requests;
     hub.set_timer(id, None);
     match recalled {
-        Recall::Later => {
-            hub::answer_error(shard, id, &join::busy());
-            shard.guests.hub.resume_later(id);
-        }
+        Recall::Later => refuse(shard, id, &call),
         Recall::Here | Recall::Soon => {
             sockets::take_step(shard, id, ConnectionStep::Call(*call));
         }
+    }
+}
+
+/// Refuses a call whose execution finds no place in memory.
+fn refuse<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: ConnectionId, call: &ApiCall) {
+    mcp::let_go_asked(shard, call);
+    hub::answer_error(shard, id, &join::busy());
+    shard.guests.hub.resume_later(id);
+}
+
+/// Refuses a call that has waited for too long.
+pub(in crate::server) fn give_up<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+) {
+    let connection = shard.guests.hub.connection(id).expect("the caller found it");
+    if let Doing::Recalling(call) = &connection.doing {
+        let call = call.clone();
+        mcp::let_go_asked(shard, &call);
+    }
+    streams::join_late(shard, id);
+}
+
+/// Asks for everything that a call needs.
+fn recall_for<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    call: &ApiCall,
+    principal: Principal,
+) -> Recall {
+    let named = named_in(shard, call, principal);
+    match (recall_all(shard, &named, principal), call) {
+        (Recall::Here, ApiCall::Mcp(request)) => mcp::recall_mcp(shard, request, principal),
+        (recalled, _) => recalled,
     }
 }
 
@@ -192,6 +227,10 @@ fn named_in<R: Reactor + 'static>(
             let newest = shard.guests.conversations.newest(principal, &call.thread);
             newest.into_iter().collect()
         }
+        ApiCall::Mcp(request) => {
+            mcp::named_execution(shard, request, principal).into_iter().collect()
+        }
+        ApiCall::Progress(token) => executions::of_token(shard, *token).into_iter().collect(),
         call => call.executions(),
     }
 }

@@ -85,9 +85,10 @@ fn answer_now<R: Reactor + 'static>(
             return Ok(Answer::empty(Status::NO_CONTENT));
         }
         ApiCall::Progress(token) => {
-            let id = shard.find_token(*token)?;
+            let id = executions::of_token(shard, *token).ok_or(NotFound)?;
             let status = shard.inspect(id)?;
-            documents::progress(*token, &status, shard.engine.progress_texts(id.slot))
+            let texts = shard.engine.progress_texts(shard.place_of(id).slot);
+            documents::progress(*token, &status, texts)
         }
         ApiCall::Ready if !shard.guests.peers.dead().is_empty() => {
             return Err(ApiError::shards_dead(shard.guests.peers.dead()));
@@ -136,7 +137,7 @@ pub(in crate::server) fn is_open_to<R: Reactor + 'static>(
             ids.all(|id| peers::is_apart(shard, id) || executions::is_owned(shard, id, principal))
         }
         ApiCall::Progress(token) => {
-            let found = shard.engine.find_token(*token);
+            let found = executions::of_token(shard, *token);
             found.is_some_and(|id| executions::is_owned(shard, id, principal))
         }
         // In lists everyone gets their own entries.

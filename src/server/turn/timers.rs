@@ -9,8 +9,8 @@ use crate::server::guests::Guests;
 use crate::server::hub::Beat;
 use crate::server::hub::clock::earlier;
 use crate::server::hub::connection::Timer;
-use crate::server::turn::sockets;
-use crate::server::{ServerShard, calls, mcp, outgoing, streams, workers};
+use crate::server::turn::{recall, sockets};
+use crate::server::{ServerShard, calls, mcp, outgoing, workers};
 
 /// Handles a limited number of expired timers. The rest waits for the next turns, so that
 /// chunks are not delayed.
@@ -52,7 +52,7 @@ pub(in crate::server) fn fire_timers<R: Reactor + 'static>(shard: &mut ServerSha
             Timer::Resume => {
                 sockets::converse(shard, id, |http, around, out| http.resume(around, out))
             }
-            Timer::Join => streams::join_late(shard, id),
+            Timer::Join => recall::give_up(shard, id),
             Timer::Beat if hub.beat(id, now) == Beat::Stalled => {
                 sockets::drop_connection(shard, id)
             }
