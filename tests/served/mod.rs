@@ -1,6 +1,7 @@
 //! `streamdoor serve` as a process, for tests that measure its responses and its use of resources.
 #![allow(dead_code, reason = "not every test needs all of it")]
 
+pub mod again;
 pub mod asked;
 
 use std::io::{BufRead, BufReader, Write};
