@@ -4,7 +4,7 @@
 //! The tests install them with npm and pip, once and in fixed versions. For AI SDK these are the
 //! newest version of each generation and an old one that refuses unknown fields. In `understood.rs`
 //! each reads recorded streams. In `real.rs` each runs agents of `streamdoor serve`, whose models
-//! follow a script.
+//! follow a script. In `restarted.rs` the server is killed meanwhile, and comes back.
 #![cfg(feature = "cli")]
 
 mod ag_ui_spec;
@@ -15,6 +15,7 @@ mod chromium;
 mod installed;
 mod page;
 mod real;
+mod restarted;
 #[path = "../agents/scripted.rs"]
 #[allow(dead_code, reason = "another test needs the rest")]
 mod scripted;

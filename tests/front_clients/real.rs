@@ -104,40 +104,44 @@ impl House {
         said.lines().map(scene).collect()
     }
 
-    /// Reads the native stream of the same run.
     fn native(&self, said: &Value) -> Native {
-        let execution = said["execution"].as_str().unwrap_or_else(|| panic!("{said:#}"));
-        let path = format!("/v1/executions/{execution}/events?format=ndjson");
-        let (mut native, mut calls) = (Native::default(), BTreeMap::new());
-        for line in self.server.ask("GET", &path, "").lines() {
-            let Some(at) = line.find('{') else { continue };
-            let Ok(part) = serde_json::from_str::<Value>(&line[at..]) else { continue };
-            let text = |name: &str| part[name].as_str().unwrap_or_default().to_owned();
-            match part["type"].as_str() {
-                Some("TextDelta") => native.text += &text("delta"),
-                Some("ReasoningDelta") => native.reasoning += &text("delta"),
-                Some("ToolOutputChunk") => {
-                    let piece: &mut String = calls.entry(text("tool_call_id")).or_default();
-                    *piece += &text("data");
-                }
-                _ => {}
-            }
-        }
-        native.pieces = json!(calls);
-        native
+        native(&self.server, said)
     }
+}
+
+/// Reads the native stream of the same run.
+pub fn native(server: &Server, said: &Value) -> Native {
+    let execution = said["execution"].as_str().unwrap_or_else(|| panic!("{said:#}"));
+    let path = format!("/v1/executions/{execution}/events?format=ndjson");
+    let (mut native, mut calls) = (Native::default(), BTreeMap::new());
+    for line in server.ask("GET", &path, "").lines() {
+        let Some(at) = line.find('{') else { continue };
+        let Ok(part) = serde_json::from_str::<Value>(&line[at..]) else { continue };
+        let text = |name: &str| part[name].as_str().unwrap_or_default().to_owned();
+        match part["type"].as_str() {
+            Some("TextDelta") => native.text += &text("delta"),
+            Some("ReasoningDelta") => native.reasoning += &text("delta"),
+            Some("ToolOutputChunk") => {
+                let piece: &mut String = calls.entry(text("tool_call_id")).or_default();
+                *piece += &text("data");
+            }
+            _ => {}
+        }
+    }
+    native.pieces = json!(calls);
+    native
 }
 
 /// The texts of a run.
 #[derive(Debug, Default)]
-struct Native {
+pub struct Native {
     text: String,
     reasoning: String,
     /// The output of each call.
     pieces: Value,
 }
 
-fn check_same(said: &Value, native: &Native) {
+pub fn check_same(said: &Value, native: &Native) {
     assert_eq!(said["text"], *native.text, "{said:#}");
     assert_eq!(said["reasoning"], *native.reasoning, "{said:#}");
     assert_eq!(said["pieces"], native.pieces, "{said:#}");

@@ -109,7 +109,32 @@ const scenes = {
   },
 };
 
-for (const [scene, play] of Object.entries(scenes)) {
+// A scene for somebody who kills the server as soon as it is told to.
+const alone = {
+  async restarted() {
+    let shown = "";
+    const look = (chunk) => {
+      if (chunk.type !== "data-tool-output") return;
+      if (shown === "") process.stdout.write(`${JSON.stringify({ scene: "reached" })}\n`);
+      shown += chunk.data.delta;
+    };
+    await read(await send("restarted", [user("slow")]), look).catch(() => {});
+    for (;;) {
+      const again = await transport.reconnectToStream({ chatId: "restarted" }).catch(() => {});
+      if (again === undefined) {
+        await new Promise((resolve) => setTimeout(resolve, 20)); // Nobody listens yet.
+        continue;
+      }
+      const said = await read(again);
+      const ends = said.types.filter((type) => type === "finish").length;
+      return { ...told(said), shown, ends };
+    }
+  },
+};
+
+const { SCENE } = process.env;
+const played = SCENE ? { [SCENE]: alone[SCENE] } : scenes;
+for (const [scene, play] of Object.entries(played)) {
   const said = await play().catch((error) => ({ thrown: String(error?.stack ?? error) }));
   process.stdout.write(`${JSON.stringify({ scene, ...said })}\n`);
 }

@@ -4,11 +4,13 @@ python real_langgraph.py BASE-URL
 """
 
 import json
+import os
 import sys
 import threading
 import time
 import traceback
 
+import httpx
 from langgraph_sdk import get_sync_client
 from langgraph_sdk.stream.transport import SyncProtocolSseTransport
 
@@ -183,9 +185,43 @@ def gap(client):
     return fold(events)
 
 
+def restarted(client):
+    """A scene for somebody who kills the server as soon as it is told to."""
+    transport = SyncProtocolSseTransport(client=client.http.client, thread_id="lg-restarted")
+    params = {"assistant_id": "agent", **ask("slow")}
+    transport.send_command({"id": 1, "method": "run.start", "params": params})
+    events, shown, breaks = [], "", 0
+    while fold(events)["ending"] is None:
+        assert breaks < 1000, "nobody starts the server again"
+        since = {"since": events[-1]["seq"]} if events else {}
+        try:
+            handle = transport.open_event_stream({"channels": CHANNELS, **since})
+            for event in handle.events:
+                events.append(event)
+                data = event["params"]["data"]
+                if event["method"] == "tools" and data["event"] == "tool-output-delta" and not breaks:
+                    if shown == "":
+                        print(json.dumps({"scene": "reached"}), flush=True)
+                    shown += data["delta"]
+                if fold(events)["ending"] is not None:
+                    break
+        except httpx.TransportError:
+            breaks += 1
+            time.sleep(0.02)
+    told = fold(events)
+    seqs = [event["seq"] for event in events]
+    told["ordered"] = seqs == sorted(set(seqs))
+    told["shown"], told["breaks"] = shown, breaks
+    told["ends"] = sum(fold([event])["ending"] is not None for event in events)
+    return told
+
+
 def main():
     client = get_sync_client(url=f"{sys.argv[1]}/langgraph", timeout=60)
-    for play in (whole, calls, first_thread, fails, cancelled, resumed, gap):
+    plays = (whole, calls, first_thread, fails, cancelled, resumed, gap)
+    if os.environ.get("SCENE") == "restarted":
+        plays = (restarted,)
+    for play in plays:
         try:
             said = play(client)
         except Exception:

@@ -1,0 +1,73 @@
+//! Clients that follow a run while the server is killed and comes back. A restart ends the run. Each
+//! client gets what it has missed, and one end.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::thread;
+
+use serde_json::Value;
+
+use crate::real::{SCRIPT, check_same, native};
+use crate::scripted::ModelServer;
+use crate::served::again::Mortal;
+use crate::{AI_SDKS, driver, node, or_say, python};
+
+/// Plays the client's scene `restarted`, and kills the server as soon as the client has got some
+/// output. Returns the client's report, which agrees with the native stream of the run.
+fn play(name: &str, client: impl FnOnce(String) -> Command) -> Value {
+    let model = ModelServer::following(name, SCRIPT);
+    let described = format!("demo=chat,{},demo", model.base_url);
+    let mut mortal = Mortal::start(name, &["--model", &described, "--allow-commands", "seq"]);
+    let mut command = client(mortal.base());
+    command.env("SCENE", "restarted").env("NO_PROXY", "127.0.0.1").stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut last = Value::Null;
+    for line in BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok) {
+        last = serde_json::from_str(&line).expect(&line);
+        if last["scene"] == "reached" {
+            mortal.kill();
+        }
+    }
+    assert!(child.wait().unwrap().success(), "{name}");
+    assert_eq!(last.get("thrown"), None, "{last:#}");
+    check_same(&last, &native(mortal.server(), &last));
+    assert_eq!(last["text"], "This takes a while. ", "{last:#}");
+    assert_eq!((&last["ending"], last["ends"].as_u64()), (&"failed".into(), Some(1)), "{last:#}");
+    assert!(last["problem"].as_str().unwrap().contains("restarted"), "{last:#}");
+    // The server took nothing back that it had shown before.
+    let shown = last["shown"].as_str().unwrap();
+    assert!(!shown.is_empty(), "{last:#}");
+    assert!(last["pieces"]["call_1"].as_str().unwrap().starts_with(shown), "{last:#}");
+    last
+}
+
+#[test]
+fn every_generation_of_ai_sdk_resumes_the_run_that_a_restart_has_ended() {
+    or_say(node(), |folder| {
+        thread::scope(|scope| {
+            for (package, version) in AI_SDKS.into_iter().skip(1).step_by(2) {
+                scope.spawn(move || {
+                    play(&format!("restarted-{package}"), |base| {
+                        let mut command = Command::new("node");
+                        command.arg(driver("real_ai_sdk.mjs")).arg(folder);
+                        command.args([package, &base, &version[..1]]);
+                        command
+                    });
+                });
+            }
+        });
+    });
+}
+
+#[test]
+fn langgraph_gets_what_came_since_from_the_run_that_a_restart_has_ended() {
+    or_say(python(), |python| {
+        let said = play("restarted-langgraph", |base| {
+            let mut command = Command::new(python);
+            command.arg(driver("real_langgraph.py")).arg(base);
+            command
+        });
+        assert_eq!(said["ordered"], true, "{said:#}");
+        assert!(said["breaks"].as_u64().unwrap() >= 1, "{said:#}");
+    });
+}
