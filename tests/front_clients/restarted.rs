@@ -1,9 +1,10 @@
-//! Clients that follow a run while the server is killed and comes back. A restart ends the run. Each
-//! client gets what it has missed, and one end.
+//! Clients that follow a run while the server is killed and comes back. A restart ends the run.
+//! Each client gets what it has missed, and one end.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::thread;
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -11,6 +12,9 @@ use crate::real::{SCRIPT, check_same, native};
 use crate::scripted::ModelServer;
 use crate::served::again::Mortal;
 use crate::{AI_SDKS, driver, node, or_say, python};
+
+/// The output that was shown is on the disk 5 ms later. The next one comes after half a second.
+const KEPT_AFTER: Duration = Duration::from_millis(100);
 
 /// Plays the client's scene `restarted`, and kills the server as soon as the client has got some
 /// output. Returns the client's report, which agrees with the native stream of the run.
@@ -25,6 +29,7 @@ fn play(name: &str, client: impl FnOnce(String) -> Command) -> Value {
     for line in BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok) {
         last = serde_json::from_str(&line).expect(&line);
         if last["scene"] == "reached" {
+            thread::sleep(KEPT_AFTER);
             mortal.kill();
         }
     }
