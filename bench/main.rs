@@ -17,6 +17,7 @@ mod mcp;
 mod ours;
 mod overload;
 mod serve;
+mod streams;
 
 use std::process::ExitCode;
 
@@ -35,6 +36,7 @@ Usage: bench <command> [options]
   agent     measure deltas of models through runs of agents, beside a plain pipe
   mcp       measure calls of MCP with progress, over HTTP and over standard streams
   journal   measure the log on disk: durable messages, bulk, replay and recovery
+  streams   measure servers of Durable Streams: appends, readers that follow, readers that catch up
   overload  measure the cost of slow readers for the other readers of a server
   soak      run short executions of every kind, and record the server's memory
   idle      run an idle server, and record the counters of the kernel
@@ -62,6 +64,7 @@ fn main() -> ExitCode {
             Some("mcp") => mcp::command(arguments),
             Some("journal") => journal::command(arguments),
             Some("overload") => overload::command(arguments),
+            Some("streams") => streams::command(arguments),
             Some("soak") => long::soak(arguments),
             Some("idle") => long::idle(arguments),
             Some("instructions") => instructions::command(arguments),

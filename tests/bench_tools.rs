@@ -254,7 +254,7 @@ fn every_path_of_the_benchmarks_has_cells() {
     if !is_there("python3") || !is_there("bash") {
         return;
     }
-    for path in ["fanout", "door", "serve", "mcp", "agent", "scale", "overload"] {
+    for path in ["fanout", "door", "serve", "mcp", "agent", "scale", "overload", "streams"] {
         let cells = run(Command::new(tool("bench")).args([path, "--list"]));
         assert!(cells.lines().all(|line| line.split_whitespace().count() > 1), "{cells}");
         assert!(cells.contains("streamdoor"), "{cells}");
