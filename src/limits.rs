@@ -4,6 +4,7 @@
 mod agents;
 mod ahead;
 mod disk;
+mod durable;
 mod front;
 mod journal;
 mod pressure;
@@ -13,6 +14,7 @@ mod upstreams;
 pub use agents::*;
 pub use ahead::*;
 pub use disk::*;
+pub use durable::*;
 pub use front::*;
 pub use journal::*;
 pub use pressure::*;

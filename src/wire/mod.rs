@@ -15,6 +15,8 @@
 
 pub(crate) mod base64;
 pub(crate) mod digits;
+#[cfg(feature = "server")]
+pub mod durable;
 pub mod events;
 #[cfg(test)]
 mod events_tests;

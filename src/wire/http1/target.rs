@@ -57,6 +57,11 @@ impl<'a> RequestTarget<'a> {
         Ok(RequestTarget { path, query, authority })
     }
 
+    /// Returns the target of a path without a query string.
+    pub fn of_path(path: &'a str) -> RequestTarget<'a> {
+        RequestTarget { path, query: "", authority: None }
+    }
+
     /// Returns the decoded segments of the path. `/v1/tools` has two, `/` has none, `/v1/` has an
     /// empty one at its end.
     ///
