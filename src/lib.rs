@@ -371,6 +371,8 @@ pub mod guide {
     pub mod security {}
     #[doc = include_str!("guide/shared_memory.md")]
     pub mod shared_memory {}
+    #[doc = include_str!("guide/streams.md")]
+    pub mod streams {}
     #[doc = include_str!("guide/troubleshooting.md")]
     pub mod troubleshooting {}
     #[doc = include_str!("guide/workers.md")]

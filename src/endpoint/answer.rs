@@ -9,6 +9,7 @@ use serde::Serialize;
 use crate::api;
 use crate::base::{ExecutionId, Instant};
 use crate::endpoint::access::OriginPlace;
+use crate::endpoint::durable::DurableHeaders;
 use crate::endpoint::representation::{
     RepresentationHeaders, Selected, Selection, StaticDocument, payload_etag,
 };
@@ -61,6 +62,8 @@ enum ExtraHeader {
     Preflight(String),
     /// The headers about the representation that was selected.
     Representation(Box<RepresentationHeaders>),
+    /// The headers of a reply about a stream.
+    Durable(Box<DurableHeaders>),
 }
 
 /// Properties of the request that determine how its answer is written.
@@ -221,6 +224,17 @@ impl Answer {
         }
     }
 
+    /// Creates the answer about a stream. The headers say what the body is.
+    pub fn durable(status: Status, headers: DurableHeaders, body: Vec<u8>) -> Answer {
+        Answer { body: body.into(), ..Answer::empty(status) }.with_headers(headers)
+    }
+
+    /// Adds the headers of a reply about a stream.
+    #[must_use]
+    pub fn with_headers(self, headers: DurableHeaders) -> Answer {
+        Answer { extra_header: ExtraHeader::Durable(headers.into()), ..self }
+    }
+
     /// Adds the methods that the path allows.
     pub(super) fn allowing(self, methods: String) -> Answer {
         Answer { extra_header: ExtraHeader::Allow(methods), ..self }
@@ -272,7 +286,7 @@ impl Answer {
             ExtraHeader::Preflight(methods) => {
                 Some(("access-control-allow-methods", methods.as_str()))
             }
-            ExtraHeader::Representation(_) | ExtraHeader::None => None,
+            ExtraHeader::Representation(_) | ExtraHeader::Durable(_) | ExtraHeader::None => None,
         };
         let (extra_name, extra_value) = extra_header.unzip();
         for (name, value) in [
@@ -292,6 +306,11 @@ impl Answer {
         };
         if let Some(headers) = representation {
             headers.write(&mut head);
+        }
+        if let ExtraHeader::Durable(headers) = &self.extra_header {
+            for (name, value) in headers.iter() {
+                head.header(name, value).expect("the values come from valid headers");
+            }
         }
         context.write_origin(around, representation.and_then(|headers| headers.vary), &mut head);
         if let ExtraHeader::Preflight(_) = &self.extra_header {
@@ -378,11 +397,15 @@ impl Refusal {
 /// Request headers that a page may set besides those that every page may.
 const HEADERS_OF_PAGES: &str = "authorization, content-type, last-event-id, x-session-id, \
     mcp-session-id, mcp-protocol-version, mcp-method, mcp-name, traceparent, tracestate, baggage, \
-    idempotency-key, if-none-match, range, if-range";
+    idempotency-key, if-none-match, range, if-range, stream-seq, stream-ttl, stream-expires-at, \
+    stream-closed, stream-forked-from, stream-fork-offset, stream-fork-sub-offset, producer-id, \
+    producer-epoch, producer-seq";
 
 /// Response headers that a page may read besides those that every page may.
-const EXPOSED_HEADERS: &str =
-    "location, retry-after, mcp-session-id, etag, accept-ranges, content-range";
+const EXPOSED_HEADERS: &str = "location, retry-after, mcp-session-id, etag, accept-ranges, \
+    content-range, stream-next-offset, stream-cursor, stream-up-to-date, stream-closed, \
+    stream-sse-data-encoding, stream-ttl, stream-expires-at, producer-epoch, producer-seq, \
+    producer-expected-seq, producer-received-seq";
 
 impl ResponseContext {
     /// The properties for the last answer on a connection.

@@ -13,8 +13,8 @@ use crate::endpoint::representation::Selection;
 use crate::endpoint::routes::{ROUTES, Route};
 use crate::endpoint::tally::RouteAt;
 use crate::endpoint::{
-    ApiCall, ApiError, Deliver, DeliveryOptions, Execute, McpRequest, StreamFormat, agent, door,
-    execute, mcp, workers,
+    ApiCall, ApiError, Deliver, DeliveryOptions, DurableCall, Execute, McpRequest, StreamFormat,
+    agent, door, durable, execute, mcp, workers,
 };
 use crate::engine::NotFound;
 use crate::limits;
@@ -45,6 +45,8 @@ pub(super) enum ParsedHead {
     Mcp(Box<McpRequest>),
     /// A part of a result from the worker of this session, which is in the body.
     Part(Box<str>),
+    /// A request about a stream. Its body is the content.
+    Durable(Box<DurableCall>),
     /// Several parts, one per line. Each line is a call, and is not held back until the body is
     /// complete.
     Parts(Box<LinesBody>),
@@ -99,6 +101,9 @@ pub(super) fn ask(head: &RequestHead<'_>) -> Asked {
     if head.target.path == "*" {
         return Asked::refused(allow(Answer::empty(Status::NO_CONTENT), ROUTES));
     }
+    if head.target.path.starts_with(durable::PREFIX) && head.method != Method::Options {
+        return durable::ask(head);
+    }
     let segments: Result<Segments<'_>, DecodeError> =
         head.target.segments().take(SEGMENTS_MAX + 1).collect();
     let segments = match segments {
@@ -146,6 +151,10 @@ const SEGMENTS_MAX: usize = 8;
 
 /// Returns true if the segments match the path of a route.
 fn is_at(path: &str, segments: &Segments<'_>) -> bool {
+    if path == durable::ROUTE {
+        // The path of a stream has any number of parts.
+        return matches!(&segments[..], [first, second, _, ..] if first == "v1" && second == "stream");
+    }
     if path == "/" {
         return segments.is_empty();
     }
@@ -304,6 +313,7 @@ impl ParsedHead {
             ParsedHead::Part(session) => workers::part(body)
                 .map(|part| ApiCall::Deliver(Deliver { session, part, is_of_many: false }.into())),
             ParsedHead::Mcp(head) => return mcp::complete(*head, body),
+            ParsedHead::Durable(call) => return durable::complete(*call, body),
             ParsedHead::Parts(_) => unreachable!("the body is read line by line"),
         };
         call.map_err(|error| Answer::error(&error))

@@ -7,7 +7,7 @@ use serde_json::Value;
 use smallvec::SmallVec;
 
 use crate::base::{ExecutionId, ProgressToken, SubscriberId};
-use crate::endpoint::{ListAsk, McpRequest, front};
+use crate::endpoint::{DurableCall, ListAsk, McpRequest, front};
 use crate::engine::{
     Coalesce, From, Hold, OnStall, ProgressSource, Start, SubscribeSpec, Timeouts,
 };
@@ -68,6 +68,8 @@ pub enum ApiCall {
     Produce(Box<Produce>),
     /// A request about a thread of a front end.
     Thread(Box<ThreadCall>),
+    /// A request of the Durable Streams protocol.
+    Durable(Box<DurableCall>),
 }
 
 /// The wanted part of the payload of an execution.
@@ -372,6 +374,7 @@ impl ApiCall {
             | ApiCall::Produce(_)
             | ApiCall::Thread(_)
             | ApiCall::Work(_) => None,
+            ApiCall::Durable(call) => call.execution(),
         }
     }
 }

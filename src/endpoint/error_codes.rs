@@ -181,6 +181,12 @@ pub const ERROR_CODES: &[ErrorCode] = &[
     ),
     row(
         Status::FORBIDDEN,
+        "stale_epoch",
+        "A newer life of the same producer has appended to the stream.",
+        "Stop, or begin a life with a larger `Producer-Epoch`.",
+    ),
+    row(
+        Status::FORBIDDEN,
         "not_at_the_door",
         "Memory is shared only over the Unix socket of the server.",
         "Connect to the socket that `streamdoor serve --door` names.",
@@ -255,6 +261,36 @@ pub const ERROR_CODES: &[ErrorCode] = &[
     row(Status::CONFLICT, "already_ended", "The execution has ended.", "Nothing is left to do."),
     row(
         Status::CONFLICT,
+        "stream_exists",
+        "There is a stream at this path with other properties.",
+        "Choose another path, or delete that stream.",
+    ),
+    row(
+        Status::CONFLICT,
+        "stream_closed",
+        "The stream takes nothing more.",
+        "Append to another stream.",
+    ),
+    row(
+        Status::CONFLICT,
+        "stream_gone",
+        "The source of the new stream was removed.",
+        "Begin with another stream.",
+    ),
+    row(
+        Status::CONFLICT,
+        "type_mismatch",
+        "The content has another media type than the stream.",
+        "Send the media type that the message names.",
+    ),
+    row(
+        Status::CONFLICT,
+        "sequence_conflict",
+        "The append is not the next one of its sequence.",
+        "Send the next append: see `Producer-Expected-Seq`, or the message.",
+    ),
+    row(
+        Status::CONFLICT,
         "acks_not_asked",
         "The subscriber was created without acknowledgements.",
         "Create the subscriber with the parameter `acks`.",
@@ -306,6 +342,12 @@ pub const ERROR_CODES: &[ErrorCode] = &[
         "no_longer_held",
         "The ring no longer holds the first chunk of the request.",
         "Follow `/v1/executions/ID/events` with `from` set to `limit`, or with `from=live`.",
+    ),
+    row(
+        Status::GONE,
+        "stream_gone",
+        "The stream was removed, and other streams still begin with it.",
+        "Use another path.",
     ),
     row(
         Status::GONE,

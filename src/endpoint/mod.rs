@@ -36,6 +36,7 @@ pub(crate) mod documents;
 #[cfg(test)]
 mod documents_tests;
 mod door;
+pub(crate) mod durable;
 mod error;
 mod error_codes;
 #[cfg(test)]
@@ -76,6 +77,10 @@ pub use call::{
     StreamFormat, ThreadAsk, ThreadCall, Work,
 };
 pub use connection::{Arrival, AwaitedEvent, ConnectionStep, HttpConnection, StreamBody};
+pub use durable::{
+    Appended, Creation, DurableAsk, DurableCall, DurableHeaders, Fork, Live, ProducerAt, ReadAsk,
+    ReadFrom,
+};
 pub use error::ApiError;
 pub use error_codes::{ERROR_CODES, ErrorCode};
 pub use grant::{DOOR_VERSION, GrantFault, GrantNames, ProduceGrant, ReadGrant};

@@ -15,8 +15,8 @@ use crate::endpoint::parameters::{
 };
 use crate::endpoint::representation::{Document, StaticDocument};
 use crate::endpoint::{
-    ApiCall, ApiError, StreamFormat, ThreadAsk, ThreadCall, Work, agent, documents, door, execute,
-    mcp, openapi, workers,
+    ApiCall, ApiError, StreamFormat, ThreadAsk, ThreadCall, Work, agent, documents, door, durable,
+    execute, mcp, openapi, workers,
 };
 use crate::engine::NotFound;
 use crate::limits;
@@ -97,6 +97,13 @@ pub(super) const PATH_FIELDS: &[Field] = &[
     Field::new("subscriber", Shape::Subscriber, "The subscriber's id.").required(),
     Field::new("token", Shape::Token, "A progress token.").required(),
     Field::new("name", Shape::ToolName, "The name of a tool.").required(),
+    Field::new(
+        "stream",
+        Shape::Text { bytes_max: limits::DURABLE_PATH_BYTES_MAX as u64 },
+        "The path of a stream, of any number of parts. Each principal has its own streams. \
+         `executions/ID` is the output of an execution.",
+    )
+    .required(),
 ];
 
 const PLAIN: Route = Route {
@@ -640,6 +647,47 @@ pub(super) const ROUTES: &[Route] = &[
         about: "Returns the version and the supported features, for LangGraph clients.",
         answers: &[(Status::OK, Content::Json("LangGraphInfo"))],
         begin: |_| Ok(ParsedHead::Here(Answer::json(Status::OK, &bodies::about()))),
+        ..PLAIN
+    },
+    Route {
+        method: Method::Put,
+        path: durable::ROUTE,
+        name: "createStream",
+        about: "Creates a stream, or returns 200 if there is the same one (Durable Streams).",
+        headers: durable::CREATED,
+        answers: &[(Status::CREATED, Content::Empty), (Status::OK, Content::Empty)],
+        ..PLAIN
+    },
+    Route {
+        method: Method::Post,
+        path: durable::ROUTE,
+        name: "appendToStream",
+        about: "Appends the body to a stream, closes it, or both (Durable Streams). With a \
+                  producer, an append returns 200, and a repeated one 204.",
+        headers: durable::APPENDED,
+        answers: &[(Status::NO_CONTENT, Content::Empty), (Status::OK, Content::Empty)],
+        ..PLAIN
+    },
+    Route {
+        path: durable::ROUTE,
+        name: "readStream",
+        about: "Returns a part of a stream, waits for more, or follows it (Durable Streams). HEAD \
+                  returns its properties.",
+        query: &[durable::READ],
+        headers: IF_NONE_MATCH,
+        answers: &[
+            (Status::OK, Content::Bytes),
+            (Status::NO_CONTENT, Content::Empty),
+            (Status::NOT_MODIFIED, Content::Empty),
+        ],
+        ..PLAIN
+    },
+    Route {
+        method: Method::Delete,
+        path: durable::ROUTE,
+        name: "deleteStream",
+        about: "Removes a stream (Durable Streams).",
+        answers: &[(Status::NO_CONTENT, Content::Empty)],
         ..PLAIN
     },
     Route {

@@ -25,6 +25,7 @@ use crate::mcp::Version;
 use crate::reactor::Reactor;
 use crate::server::ServerShard;
 use crate::server::conversations::{Conversations, Place, Seat};
+use crate::server::durable;
 use crate::server::guests::{Guests, Served, ServedRun};
 use crate::shard::journal::{Described, RESTARTED};
 use crate::stream::{Kinds, Outcome, Totals};
@@ -220,6 +221,9 @@ pub(in crate::server) fn described<R: Reactor + 'static>(
 ) -> Value {
     let Served { owner, policy, thread, arguments, task, .. } = &run.guest;
     let mut members = json!({});
+    if let Some(stream) = durable::described(guests, run) {
+        members["stream"] = stream;
+    }
     if let Some(name) = guests.access.name_of(*owner) {
         members["owner"] = name.into();
     }

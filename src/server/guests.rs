@@ -16,6 +16,7 @@ use crate::server::agents::{Agent, Agents};
 use crate::server::archive::{self, Archive, KeptTask};
 use crate::server::calls::Keys;
 use crate::server::conversations::Conversations;
+use crate::server::durable::{Durable, StreamPaths};
 use crate::server::executions::EndedExecutions;
 use crate::server::hub::Hub;
 use crate::server::hub::stream::Source;
@@ -30,7 +31,7 @@ use crate::server::workers::Workers;
 use crate::server::workers::open_call::OpenCall;
 use crate::server::{
     AgentSettings, Log, NamedDoors, OutgoingConfig, Places, Spans, UpstreamMeter, agents, calls,
-    conversations, executions, hub, outgoing, peers, records, shm, turn, workers,
+    conversations, durable, executions, hub, outgoing, peers, records, shm, turn, workers,
 };
 use crate::shard::delivery::{Chunk, Delivery};
 use crate::shard::outlet::{Giving, GuestRun, GuestWork, Outlet, OutsideReader, ShardEvent};
@@ -111,6 +112,9 @@ pub struct GuestConfig {
     /// The threads of front ends' clients. The shards of a server have clones of the same ones;
     /// `None`: the shard has its own.
     pub conversations: Option<Conversations>,
+    /// The paths of streams. The shards of a server have clones of the same ones; `None`: the shard
+    /// has its own.
+    pub streams: Option<StreamPaths>,
     /// The models, and the limits of agents. Without a model there are no agents.
     pub agents: AgentSettings,
     /// The settings for connections to servers of models: names and trusted certificates.
@@ -137,6 +141,7 @@ impl Default for GuestConfig {
             mcp_key: None,
             mcp_places: None,
             conversations: None,
+            streams: None,
             agents: AgentSettings::default(),
             outgoing: OutgoingConfig::default(),
             listens: true,
@@ -181,6 +186,8 @@ pub struct Guests<R: Reactor + 'static> {
     pub(in crate::server) archive: Archive,
     /// The calls that wait for executions from the disk.
     pub(in crate::server) recalls: Recalls,
+    /// The streams of the Durable Streams protocol.
+    pub(in crate::server) durable: Durable,
     /// The runs of agents.
     pub(in crate::server) agents: Agents,
     /// The counts of ended executions.
@@ -216,6 +223,8 @@ pub struct Served {
     pub(in crate::server) door: Option<Box<Door>>,
     /// Its named ring, if it has one.
     pub(in crate::server) named: Option<Box<Named>>,
+    /// The number of its stream, if it is one.
+    pub(in crate::server) stream: Option<usize>,
 }
 
 /// The destination of a subscriber's deliveries.
@@ -244,6 +253,7 @@ impl<R: Reactor + 'static> Guests<R> {
             conversations: guests.conversations.unwrap_or_default(),
             archive: Archive::default(),
             recalls: Recalls::default(),
+            durable: Durable::new(guests.streams.unwrap_or_default()),
             doors: DoorsHere::new(guests.doors, guests.named_doors),
             log: guests.log,
             spans: guests.spans,
@@ -319,6 +329,9 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
         }
         if shard.guests.recalls.has_any() {
             recall::settle(shard);
+        }
+        if shard.guests.durable.is_busy() {
+            durable::settle(shard);
         }
         // A send earlier in this turn may have made room for these readers.
         shard.guests.release_readers();
@@ -485,6 +498,9 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
                 let id = run.id;
                 shard.guests.workers.note_room(id);
             }
+            Producer::Feed if was_blocked && run.guest.stream.is_some() => {
+                durable::note_room(shard, execution);
+            }
             _ => {}
         }
     }
@@ -515,6 +531,8 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
         shm::end_named(shard, execution.index);
         turn::note_ended(shard, execution);
         archive::note_ended(shard, execution.index, verdict);
+        let id = shard.run_mut(execution).id;
+        shard.guests.durable.note_ended(id);
         workers::note_call_ended(shard, execution, verdict.outcome);
         let took = executions::count_ended(shard, execution, verdict.outcome);
         records::log_ended(shard, execution, verdict, took);

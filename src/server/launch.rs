@@ -11,7 +11,7 @@ use crate::reactor::{ListenAddress, ListenError, ListenOptions, Report, SocketLi
 use crate::server::ends::{ShardEnd, ShardEnds};
 use crate::server::{
     Conversations, Meter, Places, Renewal, ServerHandle, ServerShard, ServerShardConfig,
-    ServerThread,
+    ServerThread, StreamPaths,
 };
 use crate::shard::CallError;
 use crate::shard::handle::spawn_and_tell;
@@ -136,7 +136,7 @@ impl Server {
         let mut mcp_key = [0; 32];
         crate::reactor::random_bytes(&mut mcp_key).map_err(ServerError::Shard)?;
         let mcp_places = Places::default();
-        let conversations = Conversations::default();
+        let (conversations, streams) = (Conversations::default(), StreamPaths::default());
         let ends = ShardEnds::default();
         let (threads, addresses, reports) = (Vec::new(), Vec::new(), Vec::new());
         let mut server = Server { threads, ends, addresses, reports };
@@ -148,6 +148,7 @@ impl Server {
             guests.named_doors.clone_from(&named_doors);
             guests.mcp_places.get_or_insert_with(|| mcp_places.clone());
             guests.conversations.get_or_insert_with(|| conversations.clone());
+            guests.streams.get_or_insert_with(|| streams.clone());
             let common_bytes = &mut config.rings.common_bytes;
             *common_bytes = limits::RING_SERVED_BYTES.max(*common_bytes);
             config.sockets =

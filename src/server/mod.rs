@@ -6,6 +6,7 @@
 //! - `streams`: connections that follow executions;
 //! - `executions`: what clients may know of executions, and `conversations`: threads of these;
 //! - `calls`: the calls of the HTTP API that run tools;
+//! - `durable`: streams that clients write, of the Durable Streams protocol;
 //! - `mcp`: the Model Context Protocol;
 //! - `workers`: tools whose work is done by clients;
 //! - `agents`: runs of models, and `outgoing`: connections to the servers of models;
@@ -22,6 +23,7 @@ mod api;
 mod archive;
 mod calls;
 mod conversations;
+mod durable;
 mod ends;
 #[cfg(test)]
 #[path = "ends_tests.rs"]
@@ -64,6 +66,7 @@ pub use agents::{
     AgentRun, AgentSettings, AgentSteps, AgentStream, ModelError, ModelSettings, ToolChoice,
 };
 pub use conversations::Conversations;
+pub use durable::StreamPaths;
 pub use ends::{ShardEnd, ShardEnds};
 pub use guests::{GuestConfig, Guests, ServerHandle, ServerShard, ServerShardConfig, ServerThread};
 pub use hub::TlsConfig;

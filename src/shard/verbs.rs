@@ -174,6 +174,22 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
         keeping.is_synced_to(lsn).map_err(|_| Refused::Broken)
     }
 
+    /// True if the disk has an execution through this chunk as promised: 0 for its beginning.
+    ///
+    /// # Errors
+    /// [`Refused::Broken`]: it never will.
+    pub(crate) fn is_durable_to(&self, id: ExecutionId, seq: u64) -> Result<bool, Refused> {
+        let keeping = self.keeping.as_ref().ok_or(Refused::Broken)?;
+        keeping.is_durable_to(id, seq).map_err(|_| Refused::Broken)
+    }
+
+    /// Lets the disk hurry, because somebody waits for what an execution has appended.
+    pub(crate) fn hurry_kept(&mut self, id: ExecutionId) {
+        if let Some(keeping) = self.keeping.as_deref_mut() {
+            keeping.hurry(id);
+        }
+    }
+
     /// True if the shard has a journal.
     #[inline]
     pub(crate) fn has_journal(&self) -> bool {

@@ -30,6 +30,24 @@ pub(in crate::server) fn principal_of<R: Reactor + 'static>(
     connection.map_or(Principal::ANYONE, |connection| connection.http.principal())
 }
 
+/// True if the connection has TLS.
+pub(in crate::server) fn is_sealed<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    id: ConnectionId,
+) -> bool {
+    let connection = shard.guests.hub.connection_at(id);
+    connection.is_some_and(|connection| connection.session.is_some())
+}
+
+/// True if the connection reads a stream of the Durable Streams protocol.
+pub(in crate::server) fn has_reader<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    id: ConnectionId,
+) -> bool {
+    let stream = shard.guests.hub.connection_at(id).and_then(|found| found.stream.as_ref());
+    stream.is_some_and(|stream| stream.reader.is_some())
+}
+
 /// Writes a complete reply. Always returns [`Answered::Now`].
 pub(in crate::server) fn answer<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,

@@ -102,6 +102,8 @@ pub(in crate::server) enum Timer {
     Body,
     /// A request waits for a result.
     Result,
+    /// A request waits for more of a stream.
+    Poll,
     /// A part waits for room.
     Part,
     /// The work of a turn is done. The rest of the input is taken in the next turn.

@@ -111,8 +111,7 @@ impl Hub {
         let mut stream = connection.stream.take().expect("as above");
         stream.count(source, chunk);
         let before = connection.own_bytes();
-        let event = giving.names.event(chunk);
-        connection.write(|out| stream.write_chunk(out, &event));
+        connection.write(|out| stream.write_chunk(out, chunk, giving.names));
         let written = connection.own_bytes() - before;
         let is_urged = connection.must_flush_after(written);
         let is_whole = stream.is_whole();
@@ -226,7 +225,7 @@ impl Hub {
         } else if next == Next::Wait {
             stream.followed.clear();
             self.idle_threads.push(id);
-        } else if stream.open_count == 0 && stream.gathered.is_some() {
+        } else if stream.open_count == 0 && stream.is_whole() || stream.is_lost() {
             self.whole.push(id);
         } else if stream.open_count == 0 {
             connection.converse(|http, out| http.end_stream(out));

@@ -27,6 +27,8 @@ pub(in crate::server) enum Encoding {
     /// The format of a front end's client. Its events depend on those before, so its frames are not
     /// shared: the cache has none.
     Front,
+    /// The Durable Streams protocol. Its frames are not shared either.
+    Durable,
 }
 
 /// Number of encodings that have frames.
@@ -147,7 +149,7 @@ impl Frames {
             }
             Encoding::Ndjson => chunk.write_line(out),
             Encoding::Output => chunk.write_payload(out),
-            Encoding::Front => unreachable!("its events are not shared"),
+            Encoding::Front | Encoding::Durable => unreachable!("its events are not shared"),
         }
         end_chunk(out, open);
         assert!(out.len() <= limits::FRAME_BYTES_MAX);

@@ -48,7 +48,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(in crate::server) use admit::Verdict;
-pub(in crate::server) use answer::{Answered, answer, answer_error, principal_of};
+pub(in crate::server) use answer::{
+    Answered, answer, answer_error, has_reader, is_sealed, principal_of,
+};
 use buffers::Buffers;
 pub(in crate::server) use clock::settle_connection;
 use connection::{Connection, Doing, Timer};
@@ -230,6 +232,11 @@ impl Hub {
             is_open: false,
             is_alone: false,
         }
+    }
+
+    /// Draws a random number.
+    pub fn draw(&mut self) -> u64 {
+        self.random.next_u64()
     }
 
     /// True if the server drains: it takes no new requests.

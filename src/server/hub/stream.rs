@@ -8,12 +8,13 @@ use crate::base::{ExecutionId, SubscriberId};
 use crate::endpoint::StreamBody;
 use crate::engine::Status;
 use crate::limits;
+use crate::server::durable::reader::Reader;
 use crate::server::hub::connection::Connection;
 use crate::server::hub::frames::{Encoding, Frame};
 use crate::server::streams::front::FrontState;
-use crate::shard::Chunk;
+use crate::shard::{Chunk, Names};
 use crate::stream::{Kinds, Totals};
-use crate::wire::events::WireEvent;
+use crate::wire::events::{self, WireEvent};
 use crate::wire::http1::{begin_chunk, end_chunk, write_chunk_size};
 use crate::wire::sse;
 
@@ -35,6 +36,8 @@ pub(in crate::server) struct Stream {
     pub window: Option<Window>,
     /// The payload so far, if it is sent as part of a document.
     pub gathered: Option<Box<Gathered>>,
+    /// The reader of a stream, for [`Encoding::Durable`].
+    pub reader: Option<Box<Reader>>,
 }
 
 /// A payload that is gathered for a document about an ended execution.
@@ -125,7 +128,7 @@ impl Stream {
         match self.encoding {
             Encoding::Sse => !self.is_combined && self.followed[0].kinds.is_all(),
             Encoding::Ndjson | Encoding::Output => true,
-            Encoding::Front => false,
+            Encoding::Front | Encoding::Durable => false,
         }
     }
 
@@ -167,7 +170,11 @@ impl Stream {
     }
 
     /// Writes a chunk that is not shared. It was counted before.
-    pub fn write_chunk(&mut self, out: &mut Vec<u8>, chunk: &WireEvent<'_>) {
+    pub fn write_chunk(&mut self, out: &mut Vec<u8>, chunk: &Chunk<'_>, names: &Names) {
+        if let Some(reader) = &mut self.reader {
+            return reader.take(chunk, self.body, out);
+        }
+        let chunk = &names.event(chunk);
         if self.encoding != Encoding::Output {
             self.write_event(out, chunk, true);
             return;
@@ -192,16 +199,36 @@ impl Stream {
     /// gathered.
     pub fn is_whole(&self) -> bool {
         let is_gathered = self.gathered.is_some() && self.open_count == 0;
-        is_gathered || self.window.is_some_and(|window| window.left_bytes == 0)
+        let is_read = self.reader.as_ref().is_some_and(|reader| {
+            reader.is_whole() || (reader.has_reply() && self.open_count == 0)
+        });
+        is_gathered || is_read || self.window.is_some_and(|window| window.left_bytes == 0)
+    }
+
+    /// True if its reader misses bytes that the disk does not have any more.
+    pub fn is_lost(&self) -> bool {
+        self.reader.as_ref().is_some_and(|reader| reader.is_lost)
     }
 
     /// True if nothing of it is shared with other connections.
     pub fn is_apart(&self) -> bool {
-        self.encoding == Encoding::Front || self.window.is_some() || self.gathered.is_some()
+        let is_of_its_own = matches!(self.encoding, Encoding::Front | Encoding::Durable);
+        is_of_its_own || self.window.is_some() || self.gathered.is_some()
     }
 
     /// Writes an event other than a shared frame. With `has_id` a client can resume after it.
     pub fn write_event(&mut self, out: &mut Vec<u8>, event: &WireEvent<'_>, has_id: bool) {
+        if let Some(reader) = &mut self.reader {
+            match event {
+                WireEvent::End(end) => {
+                    let is_completed = end.state == events::EndState::Ended("completed");
+                    reader.end(is_completed, self.body, out);
+                }
+                WireEvent::Gap(_) => reader.is_lost = true,
+                _ => {}
+            }
+            return;
+        }
         let open = (self.body == StreamBody::Chunked).then(|| begin_chunk(out));
         match self.encoding {
             Encoding::Sse => {
@@ -212,7 +239,8 @@ impl Stream {
                 out.extend_from_slice(sse::END);
             }
             Encoding::Ndjson => event.write_line(out),
-            Encoding::Output => {} // This encoding holds nothing but payload.
+            // These encodings hold nothing but payload.
+            Encoding::Output | Encoding::Durable => {}
             Encoding::Front => {
                 if let Some(told) = &mut self.front {
                     told.write(event, out);
@@ -241,7 +269,7 @@ impl Stream {
             Encoding::Sse => sse::KEEP_ALIVE,
             Encoding::Ndjson => b"\n",
             Encoding::Output => return,
-            Encoding::Front => crate::server::streams::front::KEEP_ALIVE,
+            Encoding::Front | Encoding::Durable => crate::server::streams::front::KEEP_ALIVE,
         };
         let open = (self.body == StreamBody::Chunked).then(|| begin_chunk(out));
         out.extend_from_slice(text);

@@ -154,6 +154,7 @@ pub(in crate::server) fn begin<R: Reactor + 'static>(
         front,
         window: payload.map(|payload| payload.1),
         gathered: None,
+        reader: None,
     });
     if encoding == Encoding::Sse {
         connection.write(|out| stream.write_retry(out, retry));

@@ -148,6 +148,7 @@ pub(in crate::server) fn send_result_kept<R: Reactor + 'static>(
         front: None,
         window: None,
         gathered: Some(Box::new(Gathered::new(status))),
+        reader: None,
     };
     let hub = &mut shard.guests.hub;
     let connection = hub.connection(id).expect("its request is being answered");

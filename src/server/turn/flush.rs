@@ -7,7 +7,7 @@ use crate::server::guests::Guests;
 use crate::server::hub::HubEvent;
 use crate::server::hub::connection::{Doing, Timer};
 use crate::server::turn::{ends, sockets};
-use crate::server::{ServerShard, calls, hub, mcp, records, shm, streams, workers};
+use crate::server::{ServerShard, calls, durable, hub, mcp, records, shm, streams, workers};
 use crate::trace::Duty;
 
 /// Sends what is queued, if that is enough, in the middle of a fan-out. Slow connections then
@@ -67,6 +67,7 @@ fn settle_flush<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
         match event {
             HubEvent::Broken(id) => sockets::drop_connection(shard, id),
             HubEvent::Finished(id) => finish_connection(shard, id),
+            HubEvent::Whole(id) if hub::has_reader(shard, id) => durable::go_on(shard, id),
             HubEvent::Whole(id) => streams::end_whole(shard, id),
             HubEvent::Ended(execution) => calls::answer_waiting(shard, execution),
             HubEvent::Answered(id) if mcp::is_of_lines(shard, id) => {

@@ -8,7 +8,7 @@ use crate::server::hub::connection::{Connection, Doing};
 use crate::server::peers::ToPeer;
 use crate::server::peers::moves::Moving;
 use crate::server::turn::sockets;
-use crate::server::{ServerShard, calls, hub, mcp, peers, records, workers};
+use crate::server::{ServerShard, calls, durable, hub, mcp, peers, records, workers};
 use crate::shard::handle::Command;
 use crate::tool::AGENT;
 
@@ -35,7 +35,10 @@ fn named_home<R: Reactor + 'static>(
         let principal = hub::principal_of(shard, id);
         return calls::home_of_named(shard, call, principal);
     }
-    let _ = (id, call);
+    if let ApiCall::Durable(call) = call {
+        let principal = hub::principal_of(shard, id);
+        return durable::home_of(shard, call, principal);
+    }
     None
 }
 

@@ -231,6 +231,10 @@ fn named_in<R: Reactor + 'static>(
             mcp::named_execution(shard, request, principal).into_iter().collect()
         }
         ApiCall::Progress(token) => executions::of_token(shard, *token).into_iter().collect(),
+        ApiCall::Durable(call) if call.execution().is_none() => {
+            let owner = shard.guests.access.name_of(principal);
+            shard.guests.durable.executions_of(owner, &call.path).into_iter().collect()
+        }
         call => call.executions(),
     }
 }

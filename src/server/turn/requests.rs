@@ -6,7 +6,9 @@ use crate::engine::NotFound;
 use crate::reactor::{ConnectionId, Reactor};
 use crate::server::hub::Answered;
 use crate::server::turn::{parts, recall};
-use crate::server::{ServerShard, calls, executions, hub, mcp, peers, shm, streams, workers};
+use crate::server::{
+    ServerShard, calls, durable, executions, hub, mcp, peers, shm, streams, workers,
+};
 use crate::wire::http1::Status;
 
 /// Carries out a call of a client.
@@ -25,6 +27,7 @@ pub(in crate::server) fn carry_out_call<R: Reactor + 'static>(
         | ApiCall::ReadDoor(_)
         | ApiCall::Produce(_)
         | ApiCall::Thread(_)
+        | ApiCall::Durable(_)
         | ApiCall::Ready
             if is_draining =>
         {
@@ -55,6 +58,7 @@ pub(in crate::server) fn carry_out_call<R: Reactor + 'static>(
         ApiCall::ReadDoor(door) => shm::read_at_door(shard, id, &door),
         ApiCall::Produce(produce) => shm::produce_at_door(shard, id, *produce, principal),
         ApiCall::Thread(call) => calls::ask_thread(shard, id, *call, principal),
+        ApiCall::Durable(call) => durable::answer(shard, id, *call, principal),
         other => {
             let reply = answer_now(shard, &other, principal);
             hub::answer(shard, id, &reply.unwrap_or_else(|error| Answer::error(&error)))
@@ -109,6 +113,7 @@ fn answer_now<R: Reactor + 'static>(
         | ApiCall::ReadDoor(_)
         | ApiCall::Produce(_)
         | ApiCall::Thread(_)
+        | ApiCall::Durable(_)
         | ApiCall::Deliver(_) => unreachable!("answered elsewhere"),
     };
     Ok(Answer::json(Status::OK, &document))
@@ -153,6 +158,6 @@ pub(in crate::server) fn is_open_to<R: Reactor + 'static>(
         | ApiCall::DeleteVirtualTool(_)
         | ApiCall::Work(_) => true,
         // All names in them are looked up among the caller's own.
-        ApiCall::Mcp(_) | ApiCall::Thread(_) => true,
+        ApiCall::Mcp(_) | ApiCall::Thread(_) | ApiCall::Durable(_) => true,
     }
 }

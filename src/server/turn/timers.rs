@@ -10,7 +10,7 @@ use crate::server::hub::Beat;
 use crate::server::hub::clock::earlier;
 use crate::server::hub::connection::Timer;
 use crate::server::turn::{recall, sockets};
-use crate::server::{ServerShard, calls, mcp, outgoing, workers};
+use crate::server::{ServerShard, calls, durable, mcp, outgoing, workers};
 
 /// Handles a limited number of expired timers. The rest waits for the next turns, so that
 /// chunks are not delayed.
@@ -48,6 +48,7 @@ pub(in crate::server) fn fire_timers<R: Reactor + 'static>(shard: &mut ServerSha
                 sockets::converse(shard, id, |http, around, out| http.time_out(around, out));
             }
             Timer::Result => calls::answer_late(shard, id),
+            Timer::Poll => durable::answer_late(shard, id),
             Timer::Part => workers::refuse_part(shard, id),
             Timer::Resume => {
                 sockets::converse(shard, id, |http, around, out| http.resume(around, out))
@@ -63,6 +64,7 @@ pub(in crate::server) fn fire_timers<R: Reactor + 'static>(shard: &mut ServerSha
     workers::fire_worker_deadlines(shard);
     mcp::fire_mcp_deadlines(shard);
     outgoing::fire_outgoing_timers(shard);
+    durable::fire_deadlines(shard);
 }
 
 impl<R: Reactor + 'static> Guests<R> {
@@ -72,7 +74,7 @@ impl<R: Reactor + 'static> Guests<R> {
         let outgoing = self.outgoing.as_ref().and_then(|outgoing| outgoing.next_deadline());
         let here = earlier(self.hub.next_deadline(), self.workers.next_deadline());
         let there = earlier(self.peers.remotes().next_deadline(), self.mcp.next_deadline());
-        earlier(earlier(here, there), outgoing)
+        earlier(earlier(here, there), earlier(outgoing, self.durable.next_deadline()))
     }
 
     /// Wakes the readers of other shards' rings whose connections take bytes again.

@@ -85,6 +85,7 @@ pub(in crate::server) fn let_work<R: Reactor + 'static>(
         cancels: None,
         window: None,
         gathered: None,
+        reader: None,
     };
     connection.write(|out| stream.write_retry(out, retry));
     connection.doing = Doing::Stream;

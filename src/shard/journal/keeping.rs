@@ -276,8 +276,7 @@ impl Keeping {
         let is_relayed = tool.is_some_and(|tool| tool.is_relayed);
         let tool = tool.map(|tool| tool.name.as_str().into());
         let (token, anchor) = (token.map(Box::from), self.anchor);
-        let opened =
-            OpenedDetails { tool, has_parts, is_relayed, token, anchor, goes_on, guest };
+        let opened = OpenedDetails { tool, has_parts, is_relayed, token, anchor, goes_on, guest };
         let details = opened.encode();
         self.is_touched = true;
         self.journal.open(id.to_bits(), durability, &details, self.moment(now))
@@ -421,6 +420,23 @@ impl Keeping {
         match self.journal.fault() {
             Some(fault) => Err(fault),
             None => Ok(self.journal.is_synced_to(lsn)),
+        }
+    }
+
+    /// True if the disk has an execution through this chunk as promised; an error if it never will.
+    pub fn is_durable_to(&self, id: ExecutionId, seq: u64) -> Result<bool, Fault> {
+        let kept = self.journal.find(id.to_bits());
+        let until_seq = kept.and_then(|kept| self.journal.durable_until(kept));
+        match self.journal.fault() {
+            Some(fault) => Err(fault),
+            None => Ok(until_seq.is_none_or(|until_seq| until_seq > seq)),
+        }
+    }
+
+    /// Lets the disk hurry, because somebody waits for what an execution has appended.
+    pub fn hurry(&mut self, id: ExecutionId) {
+        if let Some(kept) = self.journal.find(id.to_bits()) {
+            self.await_promise(kept);
         }
     }
 

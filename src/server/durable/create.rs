@@ -1,0 +1,282 @@
+//! Creates streams.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::paths::Key;
+use super::reader::Tail;
+use super::state::{self, Closed, Config, StreamState};
+use super::{Publishing, Stream, append, find, own_index, refuse, remove, rest, touch, wait};
+use crate::base::{ExecutionId, Principal};
+use crate::endpoint::{ApiError, Creation, Fork};
+use crate::engine::NotFound;
+use crate::limits;
+use crate::reactor::{ConnectionId, Reactor};
+use crate::server::guests::Guests;
+use crate::server::hub::Answered;
+use crate::server::{ServerShard, executions, hub};
+use crate::shard::{ExecuteError, ExecuteOptions, Outlet};
+use crate::stream::{Deliver, Durability, OnFull};
+use crate::tool::{Prepared, ToolSpec, Work};
+use crate::wire::durable::{Mode, Offset};
+use crate::wire::http1::Status;
+
+/// The name of the tool of the execution of a stream, in lists.
+pub(super) const TOOL: &str = "stream";
+
+/// Creates a stream, or answers that there is the same one.
+pub(super) fn create<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    (key, found): (Key, Option<usize>),
+    creation: Creation,
+    (host, raw_path, owner): (Option<Box<str>>, &str, Principal),
+) -> Answered {
+    if let Some(at) = found {
+        let state = &shard.guests.durable.streams[at].state;
+        let is_same = state.config.is_same(&creation)
+            && state.closed.is_some() == creation.is_closed
+            && !state.is_gone;
+        let answer = state.created(None);
+        return match is_same {
+            true => append::answer_when_kept(shard, id, at, answer),
+            false => {
+                let text = "there is another stream at this path";
+                refuse(shard, id, &ApiError::new(Status::CONFLICT, "stream_exists", text))
+            }
+        };
+    }
+    let location = hub::is_sealed(shard, id);
+    let scheme = if location { "https" } else { "http" };
+    let location = match host {
+        Some(host) => format!("{scheme}://{host}{raw_path}"),
+        None => raw_path.to_owned(),
+    };
+    match begin(shard, id, key, creation, (location, owner)) {
+        Ok(()) => wait(shard, id),
+        Err(error) => refuse(shard, id, &error),
+    }
+}
+
+/// The beginning of a fork.
+struct Source {
+    at: usize,
+    /// The offset that was asked for.
+    anchor: u64,
+    /// The position at which the own bytes of the fork begin.
+    origin: u64,
+}
+
+fn begin<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    key: Key,
+    creation: Creation,
+    (location, owner): (String, Principal),
+) -> Result<(), ApiError> {
+    check(shard, &creation)?;
+    let source = match &creation.fork {
+        Some(fork) => Some(source_of(shard, &key, fork, creation.media_type.as_deref())?),
+        None => None,
+    };
+    let durable = &shard.guests.durable;
+    let inherited =
+        source.as_ref().map(|source| (&durable.streams[source.at].state.config, source.anchor));
+    let config = Config::of(&creation, inherited);
+    let messages: Vec<Box<[u8]>> =
+        state::split(config.mode(), &creation.body)?.into_iter().map(Box::from).collect();
+    let origin = source.as_ref().map_or(0, |source| source.origin);
+    let body_bytes: usize = messages.iter().map(|message| message.len()).sum();
+    let tail = origin + body_bytes as u64;
+    let closed = creation.is_closed.then(Closed::default);
+    let voids = source.as_ref().map_or(Vec::new(), |source| {
+        let all = &durable.streams[source.at].state.voids;
+        all.iter().filter(|(void, _)| *void < origin).copied().collect()
+    });
+    let state = StreamState { config, tail, closed, voids, ..StreamState::default() };
+    if durable.paths.claim(&key, own_index(shard)) != own_index(shard) {
+        let text = "the stream is being created; try again";
+        let error = ApiError::new(Status::SERVICE_UNAVAILABLE, "busy", text);
+        return Err(error.retry_after(limits::BUSY_RETRY_AFTER));
+    }
+    let at = insert(shard, key, state, source.as_ref());
+    if let Err(error) = open(shard, at, owner) {
+        remove::drop_entry(shard, at);
+        return Err(error);
+    }
+    touch(shard, at);
+    let answer = shard.guests.durable.streams[at].state.created(Some(location));
+    let publishing = Publishing {
+        connection: Some(id),
+        answer,
+        left: messages.into_iter().rev().collect(),
+        published_bytes: 0,
+        closes: creation.is_closed,
+    };
+    shard.guests.durable.streams[at].publishing = Some(publishing);
+    append::publish(shard, at);
+    shard.hurry_kept(shard.guests.durable.streams[at].execution);
+    Ok(())
+}
+
+/// Checks whether this shard can have one more stream.
+fn check<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    creation: &Creation,
+) -> Result<(), ApiError> {
+    if shard.durability_of(None) == Durability::None {
+        let text = "streams need a journal, and this server keeps nothing; see --journal";
+        return Err(ApiError::new(Status::BAD_REQUEST, "no_journal", text));
+    }
+    let bytes_max = limits::DURABLE_TYPE_BYTES_MAX;
+    if creation.media_type.as_ref().is_some_and(|media_type| media_type.len() > bytes_max) {
+        let text = "content-type: it is too long";
+        let error = ApiError::new(Status::BAD_REQUEST, "invalid_parameter", text);
+        return Err(error.field("content-type").limit(bytes_max as u64));
+    }
+    let streams_max = limits::DURABLE_STREAMS_MAX;
+    if shard.guests.durable.streams.len() >= streams_max {
+        let text = "the server has as many streams as it can have";
+        let error = ApiError::new(Status::TOO_MANY_REQUESTS, "too_many_executions", text);
+        return Err(error.limit(streams_max as u64).retry_after(limits::BUSY_RETRY_AFTER));
+    }
+    Ok(())
+}
+
+/// Finds the stream that a new one begins with, and the place at which it leaves that.
+fn source_of<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    key: &Key,
+    fork: &Fork,
+    media_type: Option<&str>,
+) -> Result<Source, ApiError> {
+    let source_key = Key { owner: key.owner.clone(), path: fork.source.clone() };
+    let at = find(shard, &source_key).ok_or(NotFound)?;
+    let stream = &shard.guests.durable.streams[at];
+    let conflict = |code, text: &str| ApiError::new(Status::CONFLICT, code, text);
+    if stream.state.is_gone {
+        return Err(conflict("stream_gone", "the source was removed"));
+    }
+    let config = &stream.state.config;
+    if media_type.is_some_and(|media_type| !state::is_same_type(media_type, &config.media_type)) {
+        let text = format!("content-type: the source has {}", config.media_type);
+        return Err(conflict("type_mismatch", &text).field("content-type"));
+    }
+    let invalid = |field: &str, text: &str| {
+        let text = format!("{field}: {text}");
+        ApiError::new(Status::BAD_REQUEST, "invalid_parameter", text).field(field)
+    };
+    let Offset(anchor) = fork.offset.unwrap_or(Offset(stream.state.tail));
+    if anchor > stream.state.tail {
+        return Err(invalid("stream-fork-offset", "the source is not that long"));
+    }
+    let origin = match fork.sub_offset {
+        0 => anchor,
+        sub_offset => behind(shard, at, anchor, sub_offset)
+            .ok_or_else(|| invalid("stream-fork-sub-offset", "the source is not that long"))?,
+    };
+    Ok(Source { at, anchor, origin })
+}
+
+/// Returns the position of this many bytes, or messages of JSON, behind an offset. `None` if the
+/// stream ends before.
+fn behind<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    at: usize,
+    anchor: u64,
+    count: u64,
+) -> Option<u64> {
+    let durable = &shard.guests.durable;
+    let stream = &durable.streams[at];
+    let (tail, mode) = (stream.state.tail, stream.state.config.mode());
+    if mode != Mode::Json {
+        return anchor.checked_add(count).filter(|position| *position <= tail);
+    }
+    super::read::behind_messages(shard, at, anchor, count)
+}
+
+/// Enters a stream in the table.
+fn insert<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    key: Key,
+    state: StreamState,
+    source: Option<&Source>,
+) -> usize {
+    let now = shard.now;
+    let durable = &mut shard.guests.durable;
+    let tail = Rc::new(Tail::default());
+    tail.position.set(state.tail);
+    tail.is_closed.set(state.closed.is_some());
+    tail.voids.replace(state.voids.clone());
+    if let Some(source) = source {
+        durable.streams[source.at].fork_count += 1;
+    }
+    let origin = source.map_or(0, |source| source.origin);
+    let at = durable.streams.insert(Stream {
+        key: key.clone(),
+        state,
+        execution: crate::base::ExecutionId::from_bits(0), // Until it is opened.
+        source: source.map(|source| source.at),
+        origin,
+        fork_count: 0,
+        tail,
+        shown: origin,
+        publishing: None,
+        waiting: Default::default(),
+        unconfirmed: Default::default(),
+        is_busy: false,
+        is_listed: false,
+        used_at: now,
+        deadline: None,
+    });
+    durable.by_key.insert(key, at);
+    at
+}
+
+/// Returns the options of the execution of a stream.
+pub(super) fn options_of(owner: Principal) -> ExecuteOptions {
+    ExecuteOptions {
+        grows: true,
+        deliver: Deliver::WhenDurable,
+        on_full: OnFull::Wait,
+        goes_on: true,
+        retention: Some(limits::DURABLE_RETENTION),
+        owner,
+        ..ExecuteOptions::default()
+    }
+}
+
+/// Opens the execution of a stream.
+fn open<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    at: usize,
+    owner: Principal,
+) -> Result<(), ApiError> {
+    let opened = match try_open(shard, at, owner) {
+        Err(error) if rest::needs_room(&error) && rest::make_room(shard) => {
+            try_open(shard, at, owner)
+        }
+        opened => opened,
+    };
+    let execution = opened.map_err(executions::refusal)?;
+    let now = shard.now;
+    let durable = &mut shard.guests.durable;
+    durable.streams[at].execution = execution;
+    durable.by_execution.insert(execution, at);
+    durable.note_present(at, now);
+    Ok(())
+}
+
+fn try_open<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    at: usize,
+    owner: Principal,
+) -> Result<ExecutionId, ExecuteError> {
+    let mut prepared = Prepared::new(Work::Feed);
+    prepared.tool = Some(Arc::new(ToolSpec::new(TOOL, "A stream that clients write.")));
+    prepared.need.ring_bytes = limits::DURABLE_RING_BYTES;
+    let options = options_of(owner);
+    let mut guest = Guests::prepare(shard, &prepared.work, &options)?;
+    guest.stream = Some(at);
+    shard.open_execution(prepared, options, guest)
+}

@@ -1,0 +1,255 @@
+//! The description of a stream on the disk, and streams from before a restart.
+
+use std::rc::Rc;
+
+use serde_json::{Value, json};
+
+use super::reader::Tail;
+use super::state::{Closed, Config, Producer, StreamState, Undo};
+use super::{Stream, own_index, touch};
+use crate::base::ExecutionId;
+use crate::journal::Refused;
+use crate::journal::format::Lsn;
+use crate::reactor::Reactor;
+use crate::server::ServerShard;
+use crate::server::durable::paths::Key;
+use crate::server::guests::{Guests, ServedRun};
+use crate::shard::journal::{AmendError, Described, OpenKept, ResumeError};
+
+/// Returns the description of a stream; nothing for another execution.
+pub(in crate::server) fn described<R: Reactor + 'static>(
+    guests: &Guests<R>,
+    run: &ServedRun,
+) -> Option<Value> {
+    let at = run.guest.stream?;
+    Some(describe(guests, at))
+}
+
+fn describe<R: Reactor + 'static>(guests: &Guests<R>, at: usize) -> Value {
+    let Stream { key, state, source, origin, .. } = &guests.durable.streams[at];
+    let StreamState { config, tail, seq, producers, closed, is_gone, voids, undo } = state;
+    let source = source.map(|at| guests.durable.streams[at].execution.to_string());
+    let producer = |Producer { id, epoch, seq }: &Producer| json!([id, epoch, seq]);
+    let mut members = json!({
+        "path": key.path,
+        "type": config.media_type,
+        "tail": tail,
+        "origin": origin,
+    });
+    for (name, value) in [
+        ("asked_type", json!(config.asked_type)),
+        ("asked_ttl_s", json!(config.asked_ttl_s)),
+        ("asked_expires_us", json!(config.asked_expires_us)),
+        ("forked_from", json!(config.forked_from)),
+        ("ttl_s", json!(config.ttl_s)),
+        ("expires_us", json!(config.expires_us)),
+        ("source", json!(source)),
+        ("anchor", if source.is_some() { json!(config.anchor) } else { Value::Null }),
+        ("seq", json!(seq)),
+        ("closed", json!(closed.as_ref().map(|closed| json!(closed.by.as_ref().map(producer))))),
+        ("gone", if *is_gone { Value::Bool(true) } else { Value::Null }),
+    ] {
+        if !value.is_null() || (name == "closed" && closed.is_some()) {
+            members[name] = value;
+        }
+    }
+    if !producers.is_empty() {
+        members["producers"] = producers.iter().map(producer).collect();
+    }
+    if !voids.is_empty() {
+        members["voids"] = json!(voids);
+    }
+    if let Some(Undo { tail, seq, producer }) = undo {
+        members["undo"] = json!({"tail": tail, "seq": seq, "producer": producer});
+    }
+    members
+}
+
+/// Writes the description of a stream to the journal, before the chunks that it speaks of. Returns
+/// its place; `None` if the execution has ended, because its last description says all.
+pub(super) fn note<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    at: usize,
+) -> Result<Option<Lsn>, Refused> {
+    let stream = &shard.guests.durable.streams[at];
+    let execution = stream.execution;
+    let owner = stream.key.owner.clone();
+    let mut guest = json!({"stream": describe(&shard.guests, at)});
+    if let Some(owner) = owner {
+        guest["owner"] = json!(owner);
+    }
+    match shard.amend(execution, guest) {
+        Ok(lsn) => Ok(Some(lsn)),
+        Err(AmendError::Refused(refused)) => Err(refused),
+        Err(AmendError::NotFound) => Ok(None),
+    }
+}
+
+/// Brings the execution of a stream into the engine.
+pub(super) fn resume<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    at: usize,
+) -> Result<(), ResumeError> {
+    let stream = &shard.guests.durable.streams[at];
+    let (execution, owner) = (stream.execution, stream.key.owner.clone());
+    let owner = shard.guests.access.principal_of(owner.as_deref());
+    let options = super::create::options_of(owner);
+    shard.resume(execution, &options)?;
+    if let Some(run) = shard.run_of_mut(execution) {
+        run.guest.stream = Some(at);
+    }
+    Ok(())
+}
+
+/// A stream that the journal had at the start.
+pub(in crate::server) struct KeptStream {
+    execution: ExecutionId,
+    owner: Option<Box<str>>,
+    /// Its description.
+    described: Value,
+    /// Number of its bytes.
+    bytes: u64,
+    has_ended: bool,
+}
+
+/// Returns the streams among the executions that the journal had at the start.
+pub(in crate::server) fn kept_streams(ended: &[Described], open: &[OpenKept]) -> Vec<KeptStream> {
+    let ended = ended.iter().map(|kept| (kept.id, &kept.opened.guest, kept.totals.bytes, true));
+    let open = open.iter().map(|kept| (kept.id, &kept.opened.guest, kept.totals.bytes, false));
+    let streams = ended.chain(open).filter(|(_, guest, ..)| guest["stream"].is_object());
+    let streams = streams.map(|(execution, guest, bytes, has_ended)| KeptStream {
+        execution,
+        owner: guest["owner"].as_str().map(Box::from),
+        described: guest["stream"].clone(),
+        bytes,
+        has_ended,
+    });
+    streams.collect()
+}
+
+/// Adds the streams that the journal had at the start.
+pub(in crate::server) fn fill<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    all: Vec<KeptStream>,
+) {
+    let mut sources = Vec::new();
+    for kept in &all {
+        let at = enter(shard, kept);
+        let source = kept.described["source"].as_str().and_then(|id| id.parse().ok());
+        sources.extend(source.map(|source: ExecutionId| (at, source)));
+    }
+    let durable = &mut shard.guests.durable;
+    for (at, source) in sources {
+        if let Some(&source) = durable.by_execution.get(&source) {
+            durable.streams[at].source = Some(source);
+            durable.streams[source].fork_count += 1;
+        }
+    }
+    let streams: Vec<usize> = durable.streams.iter().map(|(at, _)| at).collect();
+    for at in streams {
+        touch(shard, at);
+        finish_interrupted(shard, at);
+    }
+}
+
+/// Enters a stream from its description.
+fn enter<R: Reactor + 'static>(shard: &mut ServerShard<R>, kept: &KeptStream) -> usize {
+    let described = &kept.described;
+    let text = |value: &Value| value.as_str().map(Box::from);
+    let path: Box<str> = text(&described["path"]).unwrap_or_default();
+    let origin = described["origin"].as_u64().unwrap_or(0);
+    let mut state = state_of(described);
+    let position = origin + kept.bytes;
+    match position < state.tail {
+        // The last append is not on the disk, or only a part of it is.
+        true => state.revert(position),
+        false => state.tail = position,
+    }
+    if kept.has_ended && state.closed.is_none() {
+        state.closed = Some(Closed::default());
+    }
+    let tail = Rc::new(Tail::default());
+    tail.position.set(state.tail);
+    tail.is_closed.set(state.closed.is_some());
+    tail.voids.replace(state.voids.clone());
+    let key = Key { owner: kept.owner.clone(), path };
+    let (shown, now, own) = (state.tail, shard.now, own_index(shard));
+    let durable = &mut shard.guests.durable;
+    let at = durable.streams.insert(Stream {
+        key: key.clone(),
+        state,
+        execution: kept.execution,
+        source: None,
+        origin,
+        fork_count: 0,
+        tail,
+        shown,
+        publishing: None,
+        waiting: Default::default(),
+        unconfirmed: Default::default(),
+        is_busy: false,
+        is_listed: false,
+        used_at: now,
+        deadline: None,
+    });
+    durable.paths.claim(&key, own);
+    durable.by_key.insert(key, at);
+    durable.by_execution.insert(kept.execution, at);
+    at
+}
+
+fn state_of(described: &Value) -> StreamState {
+    let text = |value: &Value| value.as_str().map(Box::from);
+    let number = |name: &str| described[name].as_u64();
+    let producer = |value: &Value| {
+        let id = text(&value[0])?;
+        Some(Producer { id, epoch: value[1].as_u64()?, seq: value[2].as_u64()? })
+    };
+    let forked_from = &described["forked_from"];
+    let undo = &described["undo"];
+    let undone = |value: &Value| {
+        let before = (value[1][0].as_u64(), value[1][1].as_u64());
+        let before = before.0.zip(before.1);
+        Some((text(&value[0])?, before))
+    };
+    StreamState {
+        config: Config {
+            asked_type: text(&described["asked_type"]),
+            asked_ttl_s: number("asked_ttl_s"),
+            asked_expires_us: number("asked_expires_us"),
+            forked_from: text(&forked_from[0])
+                .map(|path| (path, forked_from[1].as_u64().unwrap_or(0))),
+            media_type: text(&described["type"]).unwrap_or_default(),
+            ttl_s: number("ttl_s"),
+            expires_us: number("expires_us"),
+            anchor: number("anchor").unwrap_or(0),
+        },
+        tail: number("tail").unwrap_or(0),
+        seq: text(&described["seq"]),
+        producers: described["producers"]
+            .as_array()
+            .map(|all| all.iter().filter_map(producer).collect())
+            .unwrap_or_default(),
+        closed: described.get("closed").map(|by| Closed { by: producer(by) }),
+        is_gone: described["gone"] == true,
+        voids: described["voids"]
+            .as_array()
+            .map(|all| all.iter().filter_map(|v| v[0].as_u64().zip(v[1].as_u64())).collect())
+            .unwrap_or_default(),
+        undo: undo.is_object().then(|| Undo {
+            tail: undo["tail"].as_u64().unwrap_or(0),
+            seq: text(&undo["seq"]),
+            producer: undone(&undo["producer"]),
+        }),
+    }
+}
+
+/// Ends the execution of a stream whose last append has closed it, if the end is not on the disk.
+fn finish_interrupted<R: Reactor + 'static>(shard: &mut ServerShard<R>, at: usize) {
+    let stream = &shard.guests.durable.streams[at];
+    let execution = stream.execution;
+    let is_open = shard.guests.archive.get(execution).is_none();
+    if stream.state.closed.is_some() && is_open && resume(shard, at).is_ok() {
+        let _ = shard.finish(execution, Ok(())); // It was just brought back.
+    }
+}

@@ -1,0 +1,349 @@
+//! Streams of the Durable Streams protocol. A stream is an execution whose chunks come over the
+//! network. So everything that reads executions reads streams, too.
+//!
+//! A stream needs the journal, because the protocol promises that what was answered is kept. Its
+//! engine is told of a chunk when the disk has it. An append is answered at the same time.
+//!
+//! - `state.rs`: one stream, without a clock and a disk; `keep.rs`: its description on the disk.
+//! - `paths.rs`: the shard of each path.
+//! - `create.rs`, `append.rs`, `read.rs`, `remove.rs`: the requests; `reader.rs`: one reader.
+//! - `rest.rs`: streams that nobody uses leave the engine.
+//!
+//! Positions count the payload bytes of the execution. A fork goes on counting where it leaves its
+//! source, so an offset means the same in both.
+//!
+//! Invariants:
+//! - Q1: an append is answered after everything before it, and once it is kept.
+//! - Q2: appends to one stream are published one after the other.
+//! - Q3: a stream with forks keeps its execution and its path, even after its removal.
+
+mod append;
+mod create;
+mod keep;
+mod paths;
+mod read;
+pub(in crate::server) mod reader;
+mod remove;
+mod rest;
+mod state;
+#[cfg(test)]
+mod state_tests;
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::rc::Rc;
+
+pub(in crate::server) use append::settle;
+pub(in crate::server) use keep::{described, fill, kept_streams};
+pub use paths::StreamPaths;
+pub(in crate::server) use read::{answer_late, go_on};
+pub(in crate::server) use remove::fire_deadlines;
+use slab::Slab;
+
+use crate::base::{ExecutionId, Handle, Instant, Principal};
+use crate::endpoint::{Answer, ApiError, Appended, DurableAsk, DurableCall};
+use crate::reactor::{ConnectionId, Reactor};
+use crate::server::durable::paths::Key;
+use crate::server::durable::reader::{Part, Parts, Tail};
+use crate::server::durable::state::StreamState;
+use crate::server::hub::Answered;
+use crate::server::{ServerShard, executions, hub, peers};
+use crate::wire::http1::Status;
+
+/// The streams of a shard. See the module's text.
+#[derive(Debug, Default)]
+pub(in crate::server) struct Durable {
+    streams: Slab<Stream>,
+    by_key: HashMap<Key, usize>,
+    by_execution: HashMap<ExecutionId, usize>,
+    /// The paths of all shards.
+    paths: StreamPaths,
+    /// Streams with appends that are under way.
+    busy: Vec<usize>,
+    deadlines: BTreeSet<(Instant, usize)>,
+    /// Streams whose executions are in the engine, with the time of a use, the oldest first.
+    present: VecDeque<(usize, Instant)>,
+    /// Removals whose answers wait for the disk.
+    removals: Vec<(ConnectionId, remove::Awaited)>,
+}
+
+/// One stream.
+#[derive(Debug)]
+struct Stream {
+    key: Key,
+    state: StreamState,
+    execution: ExecutionId,
+    /// The stream that it begins with, and the position at which its own bytes begin.
+    source: Option<usize>,
+    origin: u64,
+    /// Number of streams that begin with this one.
+    fork_count: u32,
+    tail: Rc<Tail>,
+    /// The position behind everything that is kept.
+    shown: u64,
+    /// The append that is being published, and those that wait for it.
+    publishing: Option<Publishing>,
+    waiting: VecDeque<(ConnectionId, Box<Appended>)>,
+    /// The answers that wait for the disk.
+    unconfirmed: VecDeque<Unconfirmed>,
+    is_busy: bool,
+    /// True if it is in the list of those that are in the engine.
+    is_listed: bool,
+    used_at: Instant,
+    deadline: Option<Instant>,
+}
+
+/// An append that is being published.
+#[derive(Debug)]
+struct Publishing {
+    connection: Option<ConnectionId>,
+    answer: Answer,
+    /// The messages that are left, the last one first.
+    left: Vec<Box<[u8]>>,
+    /// Number of bytes of the first of them that are published.
+    published_bytes: usize,
+    closes: bool,
+}
+
+/// An answer that waits for the disk.
+#[derive(Debug)]
+struct Unconfirmed {
+    /// `None` if the connection has gone.
+    connection: Option<ConnectionId>,
+    answer: Answer,
+    /// The last chunk before it.
+    seq: u64,
+    position: u64,
+    /// True if it waits for the end of the execution.
+    is_end: bool,
+}
+
+impl Durable {
+    /// Creates the table of a shard, which has no streams yet.
+    pub fn new(paths: StreamPaths) -> Durable {
+        Durable { paths, ..Durable::default() }
+    }
+
+    /// True if any request waits for the disk or for room.
+    #[inline]
+    pub fn is_busy(&self) -> bool {
+        !self.busy.is_empty() || !self.removals.is_empty()
+    }
+
+    /// Returns the time at which the next stream may end, or leave the engine.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let expires_at = self.deadlines.first().map(|(at, _)| *at);
+        hub::clock::earlier(expires_at, self.next_rest())
+    }
+
+    /// Returns the executions that have the parts of a stream, which have to be here to read it.
+    pub fn executions_of(&self, owner: Option<&str>, path: &str) -> Vec<ExecutionId> {
+        let key = Key { owner: owner.map(Box::from), path: path.into() };
+        let Some(&at) = self.by_key.get(&key) else { return Vec::new() };
+        let mut all = vec![self.streams[at].execution];
+        let mut next = self.streams[at].source;
+        while let Some(at) = next {
+            all.push(self.streams[at].execution);
+            next = self.streams[at].source;
+        }
+        all
+    }
+
+    /// Notes that an execution has ended. If it is one of a stream, nothing is appended any more.
+    pub fn note_ended(&mut self, execution: ExecutionId) {
+        let Some(&at) = self.by_execution.get(&execution) else { return };
+        let stream = &mut self.streams[at];
+        stream.tail.is_closed.set(true);
+        if stream.state.closed.is_none() {
+            stream.state.closed = Some(state::Closed::default());
+        }
+    }
+
+    fn make_busy(&mut self, at: usize) {
+        if !std::mem::replace(&mut self.streams[at].is_busy, true) {
+            self.busy.push(at);
+        }
+    }
+
+    /// The parts of a stream from `position` on, the last one first.
+    fn parts_from(&self, at: usize, position: u64) -> Parts {
+        let mut parts = Parts::new();
+        let (mut next, mut until) = (Some(at), u64::MAX);
+        while let Some(at) = next {
+            let Stream { execution, origin, source, .. } = self.streams[at];
+            // A fork may leave its source before the own bytes of that begin.
+            if origin < until {
+                parts.push(Part { execution, origin, until });
+            }
+            until = until.min(origin);
+            // A part that ends where the reader begins has nothing for it.
+            next = source.filter(|_| position < until);
+        }
+        parts
+    }
+}
+
+/// Carries out a request about a stream.
+pub(in crate::server) fn answer<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    call: DurableCall,
+    principal: Principal,
+) -> Answered {
+    if let Some(execution) = call.execution() {
+        return match call.ask {
+            DurableAsk::Read(ask) => read::read_execution(shard, id, execution, &ask, principal),
+            DurableAsk::Describe => read::describe_execution(shard, id, execution, principal),
+            _ => {
+                let text = "the output of an execution is written by its tool";
+                refuse(shard, id, &ApiError::new(Status::METHOD_NOT_ALLOWED, READ_ONLY, text))
+            }
+        };
+    }
+    let key = key_of(shard, principal, call.path.clone());
+    let DurableCall { raw_path, host, ask, .. } = call;
+    let found = find(shard, &key);
+    if let DurableAsk::Create(creation) = ask {
+        return create::create(shard, id, (key, found), *creation, (host, &raw_path, principal));
+    }
+    let Some(at) = found else { return refuse(shard, id, &crate::engine::NotFound.into()) };
+    if shard.guests.durable.streams[at].state.is_gone {
+        let text = "the stream was removed, and others still begin with it";
+        return refuse(shard, id, &ApiError::new(Status::GONE, "stream_gone", text));
+    }
+    match ask {
+        DurableAsk::Create(_) => unreachable!("it was handled above"),
+        DurableAsk::Append(appended) => append::append(shard, id, at, appended),
+        DurableAsk::Read(ask) => read::read(shard, id, at, &ask),
+        DurableAsk::Describe => read::describe(shard, id, at),
+        DurableAsk::Delete => remove::remove(shard, id, at),
+    }
+}
+
+/// The code of a request that a stream does not allow.
+const READ_ONLY: &str = "method_not_allowed";
+
+/// Returns the shard of the stream that a request names. `None` if any shard can answer.
+pub(in crate::server) fn home_of<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    call: &DurableCall,
+    principal: Principal,
+) -> Option<usize> {
+    let paths = &shard.guests.durable.paths;
+    if let Some(home) = paths.find(&key_of(shard, principal, call.path.clone())) {
+        return Some(home.into());
+    }
+    let DurableAsk::Create(creation) = &call.ask else { return None };
+    if let Some(fork) = &creation.fork {
+        let source = key_of(shard, principal, fork.source.clone());
+        return paths.find(&source).map(usize::from);
+    }
+    let shards = shard.guests.peers.listening_count().max(1);
+    let hash = call.path.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3) // FNV-1a.
+    });
+    Some((hash >> 16) as usize % shards)
+}
+
+fn key_of<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    principal: Principal,
+    path: Box<str>,
+) -> Key {
+    Key { owner: shard.guests.access.name_of(principal).map(Box::from), path }
+}
+
+/// Finds a stream. One that has expired, or that the disk does not have any more, goes first.
+fn find<R: Reactor + 'static>(shard: &mut ServerShard<R>, key: &Key) -> Option<usize> {
+    let at = *shard.guests.durable.by_key.get(key)?;
+    let Stream { execution, .. } = shard.guests.durable.streams[at];
+    if !shard.keeps(execution) {
+        remove::drop_entry(shard, at);
+        return None;
+    }
+    if is_expired(shard, at) {
+        remove::expire(shard, at);
+    }
+    shard.guests.durable.by_key.get(key).copied()
+}
+
+fn is_expired<R: Reactor + 'static>(shard: &ServerShard<R>, at: usize) -> bool {
+    let stream = &shard.guests.durable.streams[at];
+    stream.deadline.is_some_and(|deadline| deadline <= shard.now) && !stream.state.is_gone
+}
+
+/// Notes that a stream was used. Its time to live begins again.
+fn touch<R: Reactor + 'static>(shard: &mut ServerShard<R>, at: usize) {
+    let (now, wall_us) = (shard.now, wall_us(shard));
+    let durable = &mut shard.guests.durable;
+    let stream = &mut durable.streams[at];
+    stream.used_at = now;
+    let config = &stream.state.config;
+    let ttl = config.ttl_s.map(|ttl_s| now + std::time::Duration::from_secs(ttl_s.min(1 << 32)));
+    let expires = config.expires_us.map(|expires_us| {
+        now + std::time::Duration::from_micros(expires_us.saturating_sub(wall_us).min(1 << 52))
+    });
+    let deadline = ttl.or(expires).filter(|_| !stream.state.is_gone);
+    if let Some(before) = std::mem::replace(&mut stream.deadline, deadline) {
+        durable.deadlines.remove(&(before, at));
+    }
+    if let Some(deadline) = deadline {
+        durable.deadlines.insert((deadline, at));
+    }
+}
+
+fn wall_us<R: Reactor + 'static>(shard: &ServerShard<R>) -> u64 {
+    shard.anchor.wall_us_at(shard.now.nanos())
+}
+
+/// Makes a connection wait for the answer to its request.
+fn wait<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: ConnectionId) -> Answered {
+    let hub = &mut shard.guests.hub;
+    let connection = hub.connection(id).expect("its request is being answered");
+    connection.doing = hub::connection::Doing::Elsewhere;
+    hub.set_timer(id, None);
+    Answered::Later
+}
+
+/// Answers a connection that has waited, if it still does.
+fn answer_waiting<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    answer: &Answer,
+) {
+    let Some(connection) = shard.guests.hub.connection(id) else { return };
+    if !matches!(connection.doing, hub::connection::Doing::Elsewhere) {
+        return;
+    }
+    connection.doing = hub::connection::Doing::Requests;
+    hub::answer(shard, id, answer);
+    shard.guests.hub.resume_later(id);
+}
+
+fn refuse<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    error: &ApiError,
+) -> Answered {
+    hub::answer(shard, id, &crate::endpoint::durable::answer_refused(error))
+}
+
+/// Returns the error for a stream whose disk has failed or is full.
+fn not_kept(refused: crate::journal::Refused) -> ApiError {
+    executions::refusal(crate::shard::ExecuteError::NotKept(refused))
+}
+
+/// Notes that there may be room for more of a stream.
+pub(in crate::server) fn note_room<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    execution: Handle,
+) {
+    let id = shard.run_mut(execution).id;
+    let durable = &mut shard.guests.durable;
+    if let Some(&at) = durable.by_execution.get(&id) {
+        durable.make_busy(at);
+    }
+}
+
+fn own_index<R: Reactor + 'static>(shard: &ServerShard<R>) -> u8 {
+    peers::own_index(shard) as u8
+}

@@ -1,0 +1,222 @@
+//! One reader of a stream: from chunks of executions to a reply or to events.
+//!
+//! A stream is an execution. A fork begins with parts of others, so a reader has a list of such
+//! parts and follows one after the other. Its position counts the bytes of all of them.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use smallvec::SmallVec;
+
+use crate::base::ExecutionId;
+use crate::endpoint::StreamBody;
+use crate::limits;
+use crate::shard::Chunk;
+use crate::wire::durable::{Control, Mode, Offset, write_control, write_data};
+use crate::wire::http1::{begin_chunk, end_chunk};
+
+/// The end of a stream, which its readers look at.
+#[derive(Debug, Default)]
+pub(in crate::server) struct Tail {
+    /// The position behind everything that was accepted.
+    pub position: Cell<u64>,
+    /// True if nothing follows.
+    pub is_closed: Cell<bool>,
+    /// Bytes that belong to no message: the first, and the one behind the last.
+    pub voids: RefCell<Vec<(u64, u64)>>,
+}
+
+/// A part of a stream, which one execution has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::server) struct Part {
+    pub execution: ExecutionId,
+    /// The position of the first byte of the execution.
+    pub origin: u64,
+    /// The position at which the part ends.
+    pub until: u64,
+}
+
+/// The parts that a reader still has to read, the last one first.
+pub(in crate::server) type Parts = SmallVec<[Part; 2]>;
+
+/// A reader. See the module's text.
+#[derive(Debug)]
+pub(in crate::server) struct Reader {
+    /// The number of the stream in its table; `None` for an execution that is no stream.
+    pub stream: Option<usize>,
+    pub tail: Rc<Tail>,
+    pub mode: Mode,
+    /// The position behind everything that was read of whole messages.
+    pub position: u64,
+    /// The parts, of which the last one is being read.
+    pub parts: Parts,
+    /// The cursor for the replies.
+    pub cursor: u64,
+    pub goal: Goal,
+    /// The entity tags of replies that the client has.
+    pub known: Vec<Box<str>>,
+    /// The bytes of messages that are to be sent. JSON has commas in between.
+    pub piece: Vec<u8>,
+    /// True if the disk does not have the next bytes any more.
+    pub is_lost: bool,
+    /// Number of bytes at the front of `piece` that are whole messages.
+    pub(super) whole_bytes: usize,
+    /// True if the last chunk was a part of a message.
+    pub(super) is_inside: bool,
+}
+
+/// The use of what is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::server) enum Goal {
+    /// One reply, with everything before this position if it is not too much.
+    Reply { start: u64, until: u64, is_live: bool },
+    /// Events. The flag is true once the end was sent.
+    Events { says_closed: bool },
+}
+
+impl Reader {
+    /// Creates a reader that begins at `position`.
+    pub fn new(
+        stream: Option<usize>,
+        tail: Rc<Tail>,
+        mode: Mode,
+        parts: Parts,
+        goal: Goal,
+    ) -> Reader {
+        Reader {
+            stream,
+            tail,
+            mode,
+            position: 0,
+            parts,
+            cursor: 0,
+            goal,
+            known: Vec::new(),
+            piece: Vec::new(),
+            is_lost: false,
+            whole_bytes: 0,
+            is_inside: false,
+        }
+    }
+
+    /// Takes a chunk of the present part. Appends what has to be sent now.
+    pub fn take(&mut self, chunk: &Chunk<'_>, body: StreamBody, out: &mut Vec<u8>) {
+        let Some(part) = self.parts.last() else { return };
+        let from = part.origin + chunk.offset;
+        let end = (from + chunk.data.len() as u64).min(part.until);
+        let first = from.max(self.read_until());
+        if first >= end {
+            return; // It is before the beginning, or behind the end.
+        }
+        let voids = self.tail.voids.borrow();
+        if voids.iter().any(|(void, behind)| *void <= from && end <= *behind) {
+            (self.position, self.is_inside) = (end, false);
+            return;
+        }
+        drop(voids);
+        if self.mode == Mode::Json && !self.is_inside && !self.piece.is_empty() {
+            self.piece.push(b',');
+        }
+        let data = &chunk.data[(first - from) as usize..(end - from) as usize];
+        self.piece.extend_from_slice(data);
+        self.is_inside = chunk.more && end < part.until;
+        // A part of a message of bytes can be sent. Others are sent whole.
+        let is_sent = match self.goal {
+            Goal::Events { .. } => !self.is_inside || self.mode == Mode::Bytes,
+            Goal::Reply { .. } => !self.is_inside,
+        };
+        if is_sent {
+            (self.position, self.whole_bytes) = (end, self.piece.len());
+            if let Goal::Events { .. } = self.goal {
+                self.write_piece(body, out);
+            }
+        }
+    }
+
+    /// The position behind everything that was read, whole or not.
+    fn read_until(&self) -> u64 {
+        // Commas are no bytes of the stream, but a message that has begun has none.
+        self.position + (self.piece.len() - self.whole_bytes - self.comma_bytes()) as u64
+    }
+
+    fn comma_bytes(&self) -> usize {
+        let has_begun = self.piece.len() > self.whole_bytes && self.whole_bytes > 0;
+        usize::from(self.mode == Mode::Json && has_begun)
+    }
+
+    /// Returns the whole messages so far.
+    pub fn whole(&mut self) -> Vec<u8> {
+        self.piece.truncate(self.whole_bytes);
+        std::mem::take(&mut self.piece)
+    }
+
+    fn write_piece(&mut self, body: StreamBody, out: &mut Vec<u8>) {
+        let piece = std::mem::take(&mut self.piece);
+        self.whole_bytes = 0;
+        framed(body, out, |out| {
+            write_data(out, self.mode, &piece);
+            self.write_control(out);
+        });
+        self.piece = piece;
+        self.piece.clear();
+    }
+
+    /// Appends a control event with the present position, in a frame of its own.
+    pub fn write_position(&mut self, body: StreamBody, out: &mut Vec<u8>) {
+        framed(body, out, |out| self.write_control(out));
+    }
+
+    fn write_control(&mut self, out: &mut Vec<u8>) {
+        let is_up_to_date = self.position >= self.tail.position.get();
+        let is_closed = is_up_to_date && self.tail.is_closed.get();
+        let next = Offset(self.position);
+        let cursor = (!is_closed).then_some(self.cursor);
+        write_control(out, &Control { next, cursor, is_up_to_date, is_closed });
+        if is_closed {
+            self.goal = Goal::Events { says_closed: true };
+        }
+    }
+
+    /// Appends what the end of the execution of the last part means. `is_completed` is false if the
+    /// stream was removed, or the disk has failed.
+    pub fn end(&mut self, is_completed: bool, body: StreamBody, out: &mut Vec<u8>) {
+        if let Goal::Events { says_closed: false } = self.goal
+            && is_completed
+            && self.parts.len() <= 1
+        {
+            self.tail.is_closed.set(true);
+            self.write_position(body, out);
+        }
+    }
+
+    /// True if the present part is read to its end, and another one follows.
+    pub fn awaits_next(&self) -> bool {
+        self.parts.len() > 1 && self.parts.last().is_some_and(|part| self.position >= part.until)
+    }
+
+    /// True if there is something to do for the one who owns the reader: to answer, or to go on
+    /// with the next part.
+    pub fn is_whole(&self) -> bool {
+        self.is_lost || self.awaits_next() || self.is_reply_whole()
+    }
+
+    /// True if the reply can be sent.
+    pub fn is_reply_whole(&self) -> bool {
+        let Goal::Reply { start, until, .. } = self.goal else { return false };
+        let has_enough = self.whole_bytes >= limits::DURABLE_REPLY_BYTES;
+        self.position > start && (self.position >= until || has_enough)
+    }
+
+    /// True if it has a reply, and not a stream of events.
+    pub fn has_reply(&self) -> bool {
+        matches!(self.goal, Goal::Reply { .. })
+    }
+}
+
+fn framed(body: StreamBody, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
+    let open = (body == StreamBody::Chunked).then(|| begin_chunk(out));
+    write(out);
+    if let Some(open) = open {
+        end_chunk(out, open);
+    }
+}
