@@ -10,5 +10,6 @@ mod ranges;
 mod refused;
 mod removed;
 mod shards;
+mod streams;
 mod whole;
 mod world;
