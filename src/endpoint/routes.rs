@@ -736,8 +736,8 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         path: "/readyz",
         name: "getReadiness",
-        about: "Returns 200 if clients may be sent here, or 503 if the server is stopping or a \
-                  shard has died.",
+        about: "Returns 200 if clients may be sent here, or 503 if the server is stopping, a \
+                  shard has died, or the disk of the journal has failed.",
         answers: &[(Status::OK, Content::Json("Health"))],
         is_open: true,
         begin: |_| Ok(ParsedHead::Call(ApiCall::Ready)),

@@ -26,7 +26,7 @@ pub const JOURNAL_UNSYNCED_BYTES_MAX: u32 = 16 << 20;
 /// that is a run of its own takes 200, so that such runs fill 50 MiB.
 pub const JOURNAL_ROWS_MAX: usize = 1 << 18;
 /// Number of executions that a journal keeps.
-pub const JOURNAL_EXECUTIONS_MAX: usize = 1 << 16;
+pub const JOURNAL_EXECUTIONS_MAX: usize = 1 << 17;
 /// Number of executions that have something in a segment. Those that were removed count, too.
 pub const JOURNAL_PARTS_MAX: usize = 2 * JOURNAL_EXECUTIONS_MAX;
 /// Maximum length of the description of an execution or of its end.

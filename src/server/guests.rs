@@ -522,6 +522,10 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
         is_later
     }
 
+    fn on_kept(shard: &mut ServerShard<R>, id: ExecutionId) {
+        shard.guests.durable.note_kept(id);
+    }
+
     fn on_ended(shard: &mut ServerShard<R>, execution: Handle, verdict: &Verdict) {
         let run = shard.run_mut(execution);
         if matches!(run.producer, Producer::Gone) {

@@ -151,6 +151,8 @@ pub trait Outlet<R: Reactor + 'static>: Sized + 'static {
     fn stop(_shard: &mut Shard<R, Self>, _execution: Handle) -> bool {
         false
     }
+    /// Handles that the disk keeps more of an execution than before.
+    fn on_kept(_shard: &mut Shard<R, Self>, _id: ExecutionId) {}
     /// Handles the end of an execution.
     fn on_ended(_shard: &mut Shard<R, Self>, _execution: Handle, _verdict: &Verdict) {}
     /// Handles the release of an execution.

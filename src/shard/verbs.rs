@@ -190,6 +190,11 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
         }
     }
 
+    /// True if the shard has a journal whose disk has failed.
+    pub(crate) fn has_failed_disk(&self) -> bool {
+        self.keeping.as_ref().is_some_and(|keeping| keeping.has_failed())
+    }
+
     /// True if the shard has a journal.
     #[inline]
     pub(crate) fn has_journal(&self) -> bool {

@@ -168,7 +168,7 @@ fn confirm_later<R: Reactor + 'static>(
     durable.make_busy(at);
 }
 
-/// Goes on with everything that waits for the disk or for room.
+/// Goes on with the streams for which the disk or a ring has moved.
 pub(in crate::server) fn settle<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
     for at in std::mem::take(&mut shard.guests.durable.busy) {
         let Some(stream) = shard.guests.durable.streams.get_mut(at) else { continue };
@@ -176,11 +176,6 @@ pub(in crate::server) fn settle<R: Reactor + 'static>(shard: &mut ServerShard<R>
         publish(shard, at);
         confirm(shard, at);
         begin_next(shard, at);
-        let durable = &mut shard.guests.durable;
-        let Some(stream) = durable.streams.get(at) else { continue };
-        if stream.publishing.is_some() || !stream.unconfirmed.is_empty() {
-            durable.make_busy(at);
-        }
     }
     remove::settle(shard);
 }

@@ -57,7 +57,7 @@ pub(in crate::server) struct Durable {
     by_execution: HashMap<ExecutionId, usize>,
     /// The paths of all shards.
     paths: StreamPaths,
-    /// Streams with appends that are under way.
+    /// Streams that have to be looked at, because the disk or a ring has moved.
     busy: Vec<usize>,
     deadlines: BTreeSet<(Instant, usize)>,
     /// Streams whose executions are in the engine, with the time of a use, the oldest first.
@@ -123,7 +123,7 @@ impl Durable {
         Durable { paths, ..Durable::default() }
     }
 
-    /// True if any request waits for the disk or for room.
+    /// True if the disk or a ring has moved for somebody, or a removal waits for the disk.
     #[inline]
     pub fn is_busy(&self) -> bool {
         !self.busy.is_empty() || !self.removals.is_empty()
@@ -148,9 +148,21 @@ impl Durable {
         all
     }
 
+    /// Notes that the disk keeps more of an execution.
+    #[inline]
+    pub fn note_kept(&mut self, execution: ExecutionId) {
+        if !self.by_execution.is_empty()
+            && let Some(&at) = self.by_execution.get(&execution)
+            && !self.streams[at].unconfirmed.is_empty()
+        {
+            self.make_busy(at);
+        }
+    }
+
     /// Notes that an execution has ended. If it is one of a stream, nothing is appended any more.
     pub fn note_ended(&mut self, execution: ExecutionId) {
         let Some(&at) = self.by_execution.get(&execution) else { return };
+        self.make_busy(at);
         let stream = &mut self.streams[at];
         stream.tail.is_closed.set(true);
         if stream.state.closed.is_none() {

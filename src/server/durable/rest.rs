@@ -51,7 +51,10 @@ fn look_at_first<R: Reactor + 'static>(
     durable.present.pop_front();
     let Some(stream) = durable.streams.get_mut(at) else { return false };
     stream.is_listed = false;
-    let (execution, used_at, is_busy) = (stream.execution, stream.used_at, stream.is_busy);
+    let (execution, used_at) = (stream.execution, stream.used_at);
+    let is_busy = stream.publishing.is_some()
+        || !stream.unconfirmed.is_empty()
+        || !stream.waiting.is_empty();
     if shard.run_of(execution).is_none() {
         return false;
     }

@@ -3,12 +3,14 @@
 use crate::base::Principal;
 use crate::endpoint::{Answer, ApiCall, ApiError, documents};
 use crate::engine::NotFound;
+use crate::journal::Refused;
 use crate::reactor::{ConnectionId, Reactor};
 use crate::server::hub::Answered;
 use crate::server::turn::{parts, recall};
 use crate::server::{
     ServerShard, calls, durable, executions, hub, mcp, peers, shm, streams, workers,
 };
+use crate::shard::ExecuteError;
 use crate::wire::http1::Status;
 
 /// Carries out a call of a client.
@@ -96,6 +98,9 @@ fn answer_now<R: Reactor + 'static>(
         }
         ApiCall::Ready if !shard.guests.peers.dead().is_empty() => {
             return Err(ApiError::shards_dead(shard.guests.peers.dead()));
+        }
+        ApiCall::Ready if shard.has_failed_disk() => {
+            return Err(executions::refusal(ExecuteError::NotKept(Refused::Broken)));
         }
         ApiCall::Ready => documents::health("ready"),
         ApiCall::Execute(_)

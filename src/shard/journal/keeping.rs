@@ -433,6 +433,11 @@ impl Keeping {
         }
     }
 
+    /// True if the disk has failed.
+    pub fn has_failed(&self) -> bool {
+        self.journal.fault().is_some()
+    }
+
     /// Lets the disk hurry, because somebody waits for what an execution has appended.
     pub fn hurry(&mut self, id: ExecutionId) {
         if let Some(kept) = self.journal.find(id.to_bits()) {
@@ -712,8 +717,14 @@ pub(crate) fn on_disk_events<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Sha
 
 /// Passes the news of the journal on: durable chunks, kept ends, and a disk that has failed.
 fn hear<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>) {
-    let Some(keeping) = shard.keeping.as_deref_mut() else { return };
-    while keeping.journal.poll_news().is_some() {}
+    while let Some(keeping) = shard.keeping.as_deref_mut()
+        && let Some(name) = keeping.journal.poll_news()
+    {
+        if let Some(kept) = keeping.journal.get(name) {
+            let id = ExecutionId::from_bits(kept.id);
+            O::on_kept(shard, id);
+        }
+    }
     late::look_again(shard);
     let Some(keeping) = shard.keeping.as_deref_mut() else { return };
     keeping.answer_waiting();
