@@ -38,6 +38,10 @@ pub const DURABLE_RETENTION: Duration = Duration::from_secs(5);
 pub const DURABLE_RESTS_PER_TURN: usize = 64;
 /// Streams that are looked at to find one that can leave the engine.
 pub const DURABLE_LOOKS_MAX: usize = 256;
+/// Time for which a removal waits for the disk before it is refused.
+pub const DURABLE_REMOVAL_WAIT: Duration = Duration::from_secs(2);
+/// Time by which a stream outlives its end if appends are still under way.
+pub const DURABLE_POSTPONED: Duration = Duration::from_millis(20);
 /// Forks between a stream and the one that it begins with in the end.
 pub const DURABLE_FORKS_MAX: usize = 64;
 

@@ -93,7 +93,8 @@ fn begin<R: Reactor + 'static>(
         let all = &durable.streams[source.at].state.voids;
         all.iter().filter(|(void, _)| *void < origin).copied().collect()
     });
-    let state = StreamState { config, tail, closed, voids, ..StreamState::default() };
+    let first_tail = tail;
+    let state = StreamState { config, tail, first_tail, closed, voids, ..StreamState::default() };
     if durable.paths.claim(&key, own_index(shard)) != own_index(shard) {
         let text = "the stream is being created; try again";
         let error = ApiError::new(Status::SERVICE_UNAVAILABLE, "busy", text);
@@ -157,6 +158,12 @@ fn source_of<R: Reactor + 'static>(
     if stream.state.is_gone {
         return Err(conflict("stream_gone", "the source was removed"));
     }
+    if durable_depth(shard, at) >= limits::DURABLE_FORKS_MAX {
+        let text = "stream-forked-from: too many forks of forks";
+        let error = ApiError::new(Status::BAD_REQUEST, "invalid_parameter", text);
+        return Err(error.limit(limits::DURABLE_FORKS_MAX as u64));
+    }
+    let stream = &shard.guests.durable.streams[at];
     let config = &stream.state.config;
     if media_type.is_some_and(|media_type| !state::is_same_type(media_type, &config.media_type)) {
         let text = format!("content-type: the source has {}", config.media_type);
@@ -176,6 +183,12 @@ fn source_of<R: Reactor + 'static>(
             .ok_or_else(|| invalid("stream-fork-sub-offset", "the source is not that long"))?,
     };
     Ok(Source { at, anchor, origin })
+}
+
+/// Returns the number of streams that a stream begins with, one inside the other.
+fn durable_depth<R: Reactor + 'static>(shard: &ServerShard<R>, at: usize) -> usize {
+    let streams = &shard.guests.durable.streams;
+    std::iter::successors(Some(at), |at| streams[*at].source).count()
 }
 
 /// Returns the position of this many bytes, or messages of JSON, behind an offset. `None` if the

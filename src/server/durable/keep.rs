@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::reader::Tail;
 use super::state::{Closed, Config, Producer, StreamState, Undo};
-use super::{Stream, own_index, touch};
+use super::{Stream, own_index, remove, touch};
 use crate::base::ExecutionId;
 use crate::journal::Refused;
 use crate::journal::format::Lsn;
@@ -27,13 +27,15 @@ pub(in crate::server) fn described<R: Reactor + 'static>(
 
 fn describe<R: Reactor + 'static>(guests: &Guests<R>, at: usize) -> Value {
     let Stream { key, state, source, origin, .. } = &guests.durable.streams[at];
-    let StreamState { config, tail, seq, producers, closed, is_gone, voids, undo } = state;
+    let StreamState { config, tail, first_tail, seq, producers, closed, is_gone, voids, undo } =
+        state;
     let source = source.map(|at| guests.durable.streams[at].execution.to_string());
     let producer = |Producer { id, epoch, seq }: &Producer| json!([id, epoch, seq]);
     let mut members = json!({
         "path": key.path,
         "type": config.media_type,
         "tail": tail,
+        "first_tail": first_tail,
         "origin": origin,
     });
     for (name, value) in [
@@ -132,9 +134,12 @@ pub(in crate::server) fn fill<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     all: Vec<KeptStream>,
 ) {
-    let mut sources = Vec::new();
+    let (mut sources, mut unborn) = (Vec::new(), Vec::new());
     for kept in &all {
-        let at = enter(shard, kept);
+        let (at, is_whole) = enter(shard, kept);
+        if !is_whole {
+            unborn.push(at);
+        }
         let source = kept.described["source"].as_str().and_then(|id| id.parse().ok());
         sources.extend(source.map(|source: ExecutionId| (at, source)));
     }
@@ -150,16 +155,20 @@ pub(in crate::server) fn fill<R: Reactor + 'static>(
         touch(shard, at);
         finish_interrupted(shard, at);
     }
+    for at in unborn {
+        remove::expire(shard, at); // Its creation was not answered.
+    }
 }
 
-/// Enters a stream from its description.
-fn enter<R: Reactor + 'static>(shard: &mut ServerShard<R>, kept: &KeptStream) -> usize {
+/// Enters a stream from its description. Returns false if its first content is not whole.
+fn enter<R: Reactor + 'static>(shard: &mut ServerShard<R>, kept: &KeptStream) -> (usize, bool) {
     let described = &kept.described;
     let text = |value: &Value| value.as_str().map(Box::from);
     let path: Box<str> = text(&described["path"]).unwrap_or_default();
     let origin = described["origin"].as_u64().unwrap_or(0);
     let mut state = state_of(described);
     let position = origin + kept.bytes;
+    let is_whole = position >= state.first_tail;
     match position < state.tail {
         // The last append is not on the disk, or only a part of it is.
         true => state.revert(position),
@@ -195,7 +204,7 @@ fn enter<R: Reactor + 'static>(shard: &mut ServerShard<R>, kept: &KeptStream) ->
     durable.paths.claim(&key, own);
     durable.by_key.insert(key, at);
     durable.by_execution.insert(kept.execution, at);
-    at
+    (at, is_whole)
 }
 
 fn state_of(described: &Value) -> StreamState {
@@ -225,6 +234,7 @@ fn state_of(described: &Value) -> StreamState {
             anchor: number("anchor").unwrap_or(0),
         },
         tail: number("tail").unwrap_or(0),
+        first_tail: number("first_tail").unwrap_or(0),
         seq: text(&described["seq"]),
         producers: described["producers"]
             .as_array()

@@ -63,7 +63,7 @@ pub(in crate::server) struct Durable {
     /// Streams whose executions are in the engine, with the time of a use, the oldest first.
     present: VecDeque<(usize, Instant)>,
     /// Removals whose answers wait for the disk.
-    removals: Vec<(ConnectionId, remove::Awaited)>,
+    removals: Vec<(Option<ConnectionId>, remove::Awaited)>,
 }
 
 /// One stream.

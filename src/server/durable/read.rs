@@ -173,6 +173,9 @@ fn read_from<R: Reactor + 'static>(
         }
     };
     let parts = parts(shard, position);
+    if parts.last().is_none_or(|part| part.origin > position) {
+        return refuse(shard, id, &is_lost()); // The source was kept no longer.
+    }
     let reader = Reader {
         position,
         cursor,
@@ -416,9 +419,7 @@ fn reply<R: Reactor + 'static>(
         return crate::endpoint::durable::answer_refused(&NotFound.into());
     };
     if reader.is_lost && reader.position == start {
-        let text = "offset: the disk does not have the stream from there any more";
-        let error = ApiError::new(Status::GONE, "no_longer_held", text).field("offset");
-        return crate::endpoint::durable::answer_refused(&error);
+        return crate::endpoint::durable::answer_refused(&is_lost());
     }
     let next = reader.position;
     let is_all = next >= found.shown;
@@ -439,6 +440,12 @@ fn reply<R: Reactor + 'static>(
         if is_all { "no-cache" } else { "private, max-age=60, stale-while-revalidate=300" };
     let headers = headers.with("cache-control", caching).with("etag", tag);
     Answer::durable(Status::OK, headers, found.body(&messages))
+}
+
+/// Returns the error for a position that is not on disk any more.
+fn is_lost() -> ApiError {
+    let text = "offset: the disk does not have the stream from there any more";
+    ApiError::new(Status::GONE, "no_longer_held", text).field("offset")
 }
 
 /// Answers with the properties of a stream.

@@ -1,11 +1,12 @@
 //! Removes streams: by request, at the end of their time, and with their last fork.
 
 use super::{Stream, answer_waiting, keep, not_kept, own_index, refuse, touch, wait};
-use crate::base::ExecutionId;
+use crate::base::{ExecutionId, Instant};
 use crate::endpoint::durable::answer_refused;
 use crate::endpoint::{Answer, DurableHeaders};
 use crate::journal::Refused;
 use crate::journal::format::Lsn;
+use crate::limits;
 use crate::reactor::{ConnectionId, Reactor};
 use crate::server::ServerShard;
 use crate::server::hub::Answered;
@@ -17,13 +18,30 @@ pub(super) fn remove<R: Reactor + 'static>(
     id: ConnectionId,
     at: usize,
 ) -> Answered {
-    match take_away(shard, at) {
+    match begin(shard, Some(id), at) {
         Err(refused) => refuse(shard, id, &not_kept(refused)),
-        Ok(awaited) => {
-            shard.guests.durable.removals.push((id, awaited));
-            wait(shard, id)
-        }
+        Ok(()) => wait(shard, id),
     }
+}
+
+/// Begins to remove a stream, and notes the connection that waits for it.
+fn begin<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: Option<ConnectionId>,
+    at: usize,
+) -> Result<(), Refused> {
+    let awaited = match take_away(shard, at) {
+        Ok(awaited) => awaited,
+        Err(Refused::Full) => {
+            // An append is on its way to the disk, or there is no room. It is tried again.
+            let stream = &mut shard.guests.durable.streams[at];
+            stream.state.is_gone = true;
+            Awaited::Room(stream.execution, shard.now + limits::DURABLE_REMOVAL_WAIT)
+        }
+        Err(refused) => return Err(refused),
+    };
+    shard.guests.durable.removals.push((id, awaited));
+    Ok(())
 }
 
 /// The record that the disk has to keep before a removal is answered.
@@ -31,6 +49,8 @@ pub(super) fn remove<R: Reactor + 'static>(
 pub(super) enum Awaited {
     /// Nothing: the disk has nothing of the stream.
     Nothing,
+    /// The end of the execution, or room for a record, until this time.
+    Room(ExecutionId, Instant),
     /// The tombstone of the execution, before this place.
     Tombstone(Lsn),
     /// The description at this place, which says that the stream is gone.
@@ -69,12 +89,42 @@ fn take_away<R: Reactor + 'static>(
     Ok(lsn.map_or(Awaited::Nothing, Awaited::Tombstone))
 }
 
+/// Removes a stream for which there was no room before. Returns false if it has to be looked at
+/// again.
+fn try_again<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    execution: ExecutionId,
+    until: Instant,
+    awaited: &mut Awaited,
+) -> Result<bool, Refused> {
+    let durable = &mut shard.guests.durable;
+    let Some(&at) = durable.by_execution.get(&execution) else { return Ok(true) };
+    match take_away(shard, at) {
+        Ok(next) => {
+            *awaited = next;
+            Ok(false)
+        }
+        Err(Refused::Full) if shard.now < until => Ok(false),
+        Err(refused) => {
+            let durable = &mut shard.guests.durable;
+            durable.streams[at].state.is_gone = false;
+            Err(refused)
+        }
+    }
+}
+
 /// Removes a stream from the table, and its source if that was kept for it alone.
 pub(super) fn drop_entry<R: Reactor + 'static>(shard: &mut ServerShard<R>, at: usize) {
     let own = own_index(shard);
     let durable = &mut shard.guests.durable;
     let stream = durable.streams.remove(at);
     let Stream { key, execution, source, deadline, publishing, waiting, unconfirmed, .. } = stream;
+    if stream.fork_count > 0 {
+        // Its content is gone with its segments, and its forks have only their own.
+        for (_, fork) in durable.streams.iter_mut().filter(|(_, fork)| fork.source == Some(at)) {
+            fork.source = None;
+        }
+    }
     durable.by_key.remove(&key);
     durable.by_execution.remove(&execution);
     durable.paths.free(&key, own);
@@ -99,10 +149,12 @@ pub(super) fn drop_entry<R: Reactor + 'static>(shard: &mut ServerShard<R>, at: u
 
 /// Ends the time of a stream.
 pub(super) fn expire<R: Reactor + 'static>(shard: &mut ServerShard<R>, at: usize) {
-    if take_away(shard, at).is_err() {
-        // The disk takes nothing. Nobody finds the stream any more.
+    if begin(shard, None, at).is_err() {
+        // The disk has failed. Nobody finds the stream any more.
         shard.guests.durable.streams[at].state.is_gone = true;
-        touch(shard, at);
+    }
+    if shard.guests.durable.streams.contains(at) {
+        touch(shard, at); // It has no deadline any more.
     }
 }
 
@@ -116,6 +168,11 @@ pub(in crate::server) fn fire_deadlines<R: Reactor + 'static>(shard: &mut Server
         shard.worked = true;
         let stream = &shard.guests.durable.streams[at];
         let (execution, slides) = (stream.execution, stream.state.config.ttl_s.is_some());
+        let is_busy = !stream.unconfirmed.is_empty() || stream.publishing.is_some();
+        if is_busy {
+            postpone(shard, at, deadline);
+            continue;
+        }
         let is_read =
             slides && shard.inspect(execution).is_ok_and(|status| status.subscriber_count > 0);
         match is_read {
@@ -125,11 +182,21 @@ pub(in crate::server) fn fire_deadlines<R: Reactor + 'static>(shard: &mut Server
     }
 }
 
+/// Lets a stream live until its appends are answered.
+fn postpone<R: Reactor + 'static>(shard: &mut ServerShard<R>, at: usize, deadline: Instant) {
+    let later = shard.now + limits::DURABLE_POSTPONED;
+    let durable = &mut shard.guests.durable;
+    durable.deadlines.remove(&(deadline, at));
+    durable.deadlines.insert((later, at));
+    durable.streams[at].deadline = Some(later);
+}
+
 /// Answers the removals that the disk keeps.
 pub(super) fn settle<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
-    for (id, awaited) in std::mem::take(&mut shard.guests.durable.removals) {
+    for (id, mut awaited) in std::mem::take(&mut shard.guests.durable.removals) {
         let is_kept = match awaited {
             Awaited::Nothing => Ok(true),
+            Awaited::Room(execution, until) => try_again(shard, execution, until, &mut awaited),
             Awaited::Tombstone(lsn) => shard.is_synced_to(lsn),
             Awaited::Described(execution, lsn) => shard.is_amended(execution, lsn),
         };
@@ -141,6 +208,8 @@ pub(super) fn settle<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
             Ok(true) => Answer::durable(Status::NO_CONTENT, DurableHeaders::default(), Vec::new()),
             Err(refused) => answer_refused(&not_kept(refused)),
         };
-        answer_waiting(shard, id, &answer);
+        if let Some(id) = id {
+            answer_waiting(shard, id, &answer);
+        }
     }
 }

@@ -52,9 +52,8 @@ fn look_at_first<R: Reactor + 'static>(
     let Some(stream) = durable.streams.get_mut(at) else { return false };
     stream.is_listed = false;
     let (execution, used_at) = (stream.execution, stream.used_at);
-    let is_busy = stream.publishing.is_some()
-        || !stream.unconfirmed.is_empty()
-        || !stream.waiting.is_empty();
+    let is_busy =
+        stream.publishing.is_some() || !stream.unconfirmed.is_empty() || !stream.waiting.is_empty();
     if shard.run_of(execution).is_none() {
         return false;
     }

@@ -119,6 +119,8 @@ pub(super) struct StreamState {
     pub config: Config,
     /// The position behind everything that was accepted.
     pub tail: u64,
+    /// The position behind the content that it was created with.
+    pub first_tail: u64,
     /// The last text that ordered an append.
     pub seq: Option<Box<str>>,
     /// The producers, the one that was silent for longest first.
