@@ -79,14 +79,20 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
 
     /// Lists the executions that go on and have not ended, in the engine or not. Nothing is read.
     pub(crate) fn open_kept(&self) -> Vec<OpenKept> {
-        self.keeping.as_ref().map_or_else(Vec::new, |keeping| keeping.open_kept())
+        self.keeping.as_deref().map_or_else(Vec::new, journal::open_kept)
     }
 
-    /// Brings an execution into the engine that goes on, behind its last kept chunk. Its owner feeds
-    /// it by hand, under the same id. It does nothing if the execution is there already.
+    /// Payload bytes of all chunks that the journal has taken of an execution.
+    pub(crate) fn kept_bytes(&self, id: ExecutionId) -> Option<u64> {
+        let kept = self.run_of(id)?.kept?;
+        journal::published_bytes(self.keeping.as_deref()?, kept)
+    }
+
+    /// Brings an execution into the engine that goes on, behind its last kept chunk. Its owner
+    /// feeds it by hand, under the same id. It does nothing if the execution is there already.
     ///
-    /// `durability`, `deliver`, `on_full` and the ring are as they were at first. Without `timeouts`
-    /// there are none.
+    /// `durability`, `deliver`, `on_full` and the ring are as they were at first. Without
+    /// `timeouts` there are none.
     ///
     /// # Errors
     /// [`ResumeError`]; nothing has happened.
@@ -103,6 +109,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
     ///
     /// # Errors
     /// [`SuspendError`]; nothing has happened.
+    #[allow(dead_code, reason = "only guests with streams of their own use it")]
     pub(crate) fn suspend(&mut self, id: ExecutionId) -> Result<(), SuspendError> {
         journal::suspend(self, id)
     }
@@ -121,9 +128,10 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
     ///
     /// # Errors
     /// [`Refused::Broken`]: it never will be.
+    #[allow(dead_code, reason = "only guests with streams of their own use it")]
     pub(crate) fn is_amended(&self, id: ExecutionId, lsn: Lsn) -> Result<bool, Refused> {
         let keeping = self.keeping.as_ref().expect("the place is one of it");
-        keeping.is_amended(id, lsn).map_err(|_| Refused::Broken)
+        journal::is_amended(keeping, id, lsn).map_err(|_| Refused::Broken)
     }
 
     /// The promise for the chunks of an execution with this option.

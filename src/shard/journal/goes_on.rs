@@ -1,10 +1,10 @@
 //! Executions that go on after a restart.
 //!
-//! They are fed by hand and opened with `goes_on`. A start does not end them: their description and
-//! their chunks stay in the journal, and their owner brings them into the engine when it needs them
-//! ([`resume`]). The ring then begins behind the last kept chunk, and everything before comes from
-//! the disk. Nothing is read for that. One that nobody follows can leave the engine without an end
-//! ([`suspend`]).
+//! They are fed by hand and opened with `goes_on`. A start does not end them. Their description
+//! and their chunks stay in the journal, and their owner brings them into the engine when it needs
+//! them ([`resume`]). The ring then begins behind the last kept chunk, and everything before comes
+//! from the disk. Nothing is read for that. One that nobody follows can leave the engine without an
+//! end ([`suspend`]). The end of a process does not end them either, be it a crash or not.
 //!
 //! The owner keeps its own state in the description, and changes it with [`amend`], whether the
 //! execution is in the engine or not. The last record counts. A record that was appended before a
@@ -12,8 +12,6 @@
 //!
 //! An execution keeps the clocks of the process that has opened it. The times of later chunks are
 //! converted to them before they are kept ([`ClockAnchor::moment_of`]).
-//!
-//! The end of a process does not end them either, be it a crash or not.
 //!
 //! In the engine such an execution has another place than its id says: see `recall.rs`.
 //!
@@ -28,7 +26,7 @@ use super::recall::spec_of;
 use crate::base::{ExecutionId, Guarded, Instant};
 use crate::engine::{Event, Hold, OpenSpec, ProgressSource, Reply, SuspendError, Timeouts};
 use crate::journal::format::Lsn;
-use crate::journal::{Fault, Journal, Kept, KeptId, Living, Refused};
+use crate::journal::{Fault, Journal, KeptId, Living, Refused};
 use crate::memory::{ClockAnchor, Start};
 use crate::reactor::Reactor;
 use crate::shard::outlet::Outlet;
@@ -38,6 +36,7 @@ use crate::stream::{Durability, Totals};
 use crate::tool::Work;
 
 /// An execution in the journal that goes on and has not ended.
+#[allow(dead_code, reason = "only guests with streams of their own use it")]
 #[derive(Clone, Debug)]
 pub(crate) struct OpenKept {
     pub id: ExecutionId,
@@ -77,62 +76,55 @@ pub(super) fn goes_on_of(journal: &Journal, kept: KeptId) -> Option<OpenedDetail
     opened.goes_on.is_some().then_some(opened)
 }
 
-impl Keeping {
-    /// The executions that go on and have not ended.
-    pub fn open_kept(&self) -> Vec<OpenKept> {
-        let open = self.journal.executions().filter_map(|(name, kept)| {
-            let opened = goes_on_of(&self.journal, name)?;
-            let Living { durability, opened_us, position, .. } = **kept.living.as_ref()?;
-            Some(OpenKept {
-                id: ExecutionId::from_bits(kept.id),
-                opened_us,
-                opened,
-                durability,
-                totals: position.all,
-                durable_seq: self.durable_seq(name)?,
-            })
-        });
-        open.collect()
-    }
+/// The executions that go on and have not ended.
+pub(crate) fn open_kept(keeping: &Keeping) -> Vec<OpenKept> {
+    let open = keeping.journal.executions().filter_map(|(name, kept)| {
+        let opened = goes_on_of(&keeping.journal, name)?;
+        let Living { durability, opened_us, position, .. } = **kept.living.as_ref()?;
+        Some(OpenKept {
+            id: ExecutionId::from_bits(kept.id),
+            opened_us,
+            opened,
+            durability,
+            totals: position.all,
+            durable_seq: keeping.durable_seq(name)?,
+        })
+    });
+    open.collect()
+}
 
-    /// The name and the state of an execution that has not ended.
-    fn open_one(&self, id: ExecutionId) -> Option<(KeptId, &Kept, &Living)> {
-        let name = self.journal.find(id.to_bits())?;
-        let kept = self.journal.get(name).filter(|kept| kept.ended.is_none())?;
-        Some((name, kept, kept.living.as_ref()?))
-    }
+/// Payload bytes of all chunks of an execution.
+pub(crate) fn published_bytes(keeping: &Keeping, kept: KeptId) -> Option<u64> {
+    keeping.journal.get(kept).map(|kept| kept.published().1)
+}
 
-    /// Changes the description of an open execution. Returns the place of its record.
-    fn amend(&mut self, id: ExecutionId, guest: Value, now: Instant) -> Result<Lsn, AmendError> {
-        let (name, _, living) = self.open_one(id).ok_or(AmendError::NotFound)?;
-        let opened = OpenedDetails { guest, ..OpenedDetails::decode(&living.details) };
-        self.is_touched = true;
-        let moment = self.moment(now);
-        let amended = self.journal.amend(name, &opened.encode(), moment);
-        let lsn = amended.map_err(AmendError::Refused)?;
-        self.await_promise(name);
-        Ok(lsn)
-    }
+/// The name and the state of an execution that has not ended.
+fn open_one(journal: &Journal, id: ExecutionId) -> Option<(KeptId, &Living)> {
+    let name = journal.find(id.to_bits())?;
+    let kept = journal.get(name).filter(|kept| kept.ended.is_none())?;
+    Some((name, kept.living.as_ref()?))
+}
 
-    /// True if a record of an execution is kept as promised; an error if it never will be.
-    pub fn is_amended(&self, id: ExecutionId, lsn: Lsn) -> Result<bool, Fault> {
-        let name = self.journal.find(id.to_bits());
-        match self.journal.fault() {
-            Some(fault) => Err(fault),
-            None => Ok(name.is_some_and(|name| self.journal.is_kept_at(name, lsn))),
-        }
+/// True if a record of an execution is kept as promised; an error if it never will be.
+#[allow(dead_code, reason = "only guests with streams of their own use it")]
+pub(crate) fn is_amended(keeping: &Keeping, id: ExecutionId, lsn: Lsn) -> Result<bool, Fault> {
+    let name = keeping.journal.find(id.to_bits());
+    match keeping.journal.fault() {
+        Some(fault) => Err(fault),
+        None => Ok(name.is_some_and(|name| keeping.journal.is_kept_at(name, lsn))),
     }
+}
 
-    /// True if the disk keeps all of an open execution as promised.
-    fn keeps_all(&self, name: KeptId) -> bool {
-        let Some(living) = self.journal.get(name).and_then(|kept| kept.living.as_ref()) else {
-            return false;
-        };
-        let amended = living.amended_until;
-        let is_amended = amended == Lsn(0) || self.journal.is_kept_at(name, Lsn(amended.0 - 1));
-        let durable_until = self.journal.durable_until(name);
-        living.missing.is_none() && durable_until == Some(living.position.next_seq()) && is_amended
-    }
+/// True if the disk keeps all of an open execution as promised.
+#[allow(dead_code, reason = "only guests with streams of their own use it")]
+fn keeps_all(journal: &Journal, name: KeptId) -> bool {
+    let Some(living) = journal.get(name).and_then(|kept| kept.living.as_ref()) else {
+        return false;
+    };
+    let amended = living.amended_until;
+    let is_amended = amended == Lsn(0) || journal.is_kept_at(name, Lsn(amended.0 - 1));
+    let is_durable = journal.durable_until(name) == Some(living.position.next_seq());
+    living.missing.is_none() && is_durable && is_amended
 }
 
 /// Brings an execution into the engine that goes on. See [`Shard::resume`].
@@ -145,7 +137,7 @@ pub(crate) fn resume<R: Reactor + 'static, O: Outlet<R>>(
         return if run.is_fed() { Ok(()) } else { Err(ResumeError::NotFound) };
     }
     let keeping = shard.keeping.as_deref().ok_or(ResumeError::NotFound)?;
-    let (name, _, living) = keeping.open_one(id).ok_or(ResumeError::NotFound)?;
+    let (name, living) = open_one(&keeping.journal, id).ok_or(ResumeError::NotFound)?;
     let opened = goes_on_of(&keeping.journal, name).ok_or(ResumeError::NotFound)?;
     if keeping.journal.fault().is_some() {
         return Err(ResumeError::Refused(ExecuteError::NotKept(Refused::Broken)));
@@ -220,6 +212,7 @@ fn bring_in<R: Reactor + 'static, O: Outlet<R>>(
 }
 
 /// Takes an execution out of the engine that goes on. See [`Shard::suspend`].
+#[allow(dead_code, reason = "only guests with streams of their own use it")]
 pub(crate) fn suspend<R: Reactor + 'static, O: Outlet<R>>(
     shard: &mut Shard<R, O>,
     id: ExecutionId,
@@ -231,7 +224,7 @@ pub(crate) fn suspend<R: Reactor + 'static, O: Outlet<R>>(
     let (Some(name), Some(keeping)) = (run.kept, shard.keeping.as_deref()) else {
         return Err(SuspendError::NotFound);
     };
-    if run.ingested_seq < run.head_seq() || !keeping.keeps_all(name) {
+    if run.ingested_seq < run.head_seq() || !keeps_all(&keeping.journal, name) {
         return Err(SuspendError::NotDurable);
     }
     let Reply::Suspended(result) = shard.ask(Event::Suspend(place)) else {
@@ -256,7 +249,14 @@ pub(crate) fn amend<R: Reactor + 'static, O: Outlet<R>>(
         return Err(AmendError::NotFound); // Its end waits for room.
     }
     let keeping = shard.keeping.as_deref_mut().ok_or(AmendError::NotFound)?;
-    keeping.amend(id, guest, shard.now)
+    let (name, living) = open_one(&keeping.journal, id).ok_or(AmendError::NotFound)?;
+    let opened = OpenedDetails { guest, ..OpenedDetails::decode(&living.details) };
+    keeping.is_touched = true;
+    let moment = keeping.moment(shard.now);
+    let amended = keeping.journal.amend(name, &opened.encode(), moment);
+    let lsn = amended.map_err(AmendError::Refused)?;
+    keeping.await_promise(name);
+    Ok(lsn)
 }
 
 /// Keeps executions open that go on, because the process ends. One whose producer has ended gets

@@ -33,7 +33,10 @@ pub use config::JournalConfig;
 pub use details::{EndedDetails, GoesOn, OpenedDetails, RESTARTED};
 pub(crate) use fetch::{begin as fetch, refill};
 pub use files::{Completed, JournalFiles, PartRead};
-pub(crate) use goes_on::{AmendError, OpenKept, ResumeError, amend, leave_open, resume, suspend};
+pub(crate) use goes_on::{
+    AmendError, OpenKept, ResumeError, amend, is_amended, leave_open, open_kept, published_bytes,
+    resume, suspend,
+};
 pub(crate) use keeping::{
     Claimed, Keeping, Telling, await_sync, claim, end_turn, keep_chunks, keep_end, on_disk_events,
     record_end, shut_down,
