@@ -571,6 +571,10 @@ pub const IDEMPOTENCY_KEY_CHARS_MAX: usize = 255;
 pub const SESSION_CHARS_MAX: usize = 128;
 /// Time for which a worker may be disconnected before its calls fail.
 pub const WORKER_GRACE: Duration = Duration::from_secs(5);
+/// Time that a worker has to come back after a restart before its calls fail.
+pub const WORKER_RESTART_GRACE: Duration = Duration::from_secs(30);
+/// Bytes of the arguments of a call that goes on after a restart, as JSON.
+pub const CALL_KEPT_ARGUMENTS_BYTES_MAX: usize = 8 << 10;
 /// Unsent bytes on a worker's connection above which it is given no more calls.
 pub const WORKER_UNSENT_BYTES_MAX: usize = 64 << 10;
 /// Bytes of one part of a result, as JSON.

@@ -53,6 +53,7 @@ fn prepare<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
     let Guests { archive, access, conversations, .. } = &mut shard.guests;
     archive.fill(described, access, conversations);
     durable::fill(shard, streams);
+    workers::kept::take_up(shard);
 }
 
 impl<R: Reactor + 'static> ServerShard<R> {

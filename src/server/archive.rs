@@ -27,6 +27,7 @@ use crate::server::ServerShard;
 use crate::server::conversations::{Conversations, Place, Seat};
 use crate::server::durable;
 use crate::server::guests::{Guests, Served, ServedRun};
+use crate::server::workers::kept;
 use crate::shard::journal::{Described, RESTARTED};
 use crate::stream::{Kinds, Outcome, Totals};
 
@@ -241,6 +242,9 @@ pub(in crate::server) fn described<R: Reactor + 'static>(
     }
     if let Some(task) = task {
         members["task"] = task.to_json();
+    }
+    if let Some(call) = kept::described(run) {
+        members["call"] = call;
     }
     members
 }

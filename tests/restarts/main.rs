@@ -12,4 +12,5 @@ mod removed;
 mod shards;
 mod streams;
 mod whole;
+mod workers;
 mod world;

@@ -69,6 +69,7 @@ pub(in crate::server) fn run_tool<R: Reactor + 'static>(
     let is_for_front = matches!(execute.stream, Some((StreamFormat::Front(_), _)));
     let opened = prepared.map_err(ExecuteError::Start).and_then(|mut prepared| {
         prepared.trace = execute.trace.clone();
+        options.goes_on = workers::kept::may_go_on(&prepared.work, options.deliver);
         let arguments = is_for_front.then_some(&execute.arguments);
         open(shard, prepared, options, (asked, policy), (&front, arguments))
     });

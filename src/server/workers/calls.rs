@@ -19,7 +19,7 @@ use crate::server::hub::connection::{Doing, Timer};
 use crate::server::hub::frames::Encoding;
 use crate::server::hub::stream::Stream;
 use crate::server::workers::open_call::{Gone, OpenCall, Publish, Taken};
-use crate::server::workers::{Due, EnterError};
+use crate::server::workers::{Due, EnterError, kept};
 use crate::server::{ServerShard, executions, hub};
 use crate::shard::run::Producer;
 use crate::stream::Outcome;
@@ -164,6 +164,7 @@ fn accept_part<R: Reactor + 'static>(
     if others_wait {
         return Ok(Taken::NotYet);
     }
+    kept::note_part(shard, id, part);
     let taken = look_at_call(shard, id, |call, publish| {
         call.take(part.content.as_ref(), part.end.as_ref(), publish)
     });
@@ -335,6 +336,7 @@ pub(in crate::server) fn settle_calls<R: Reactor + 'static>(shard: &mut ServerSh
         let Some((call, session, id)) = workers.assign(is_free) else { return };
         let call_of = shard.run_of_mut(call).and_then(|run| run.guest.call.as_mut());
         call_of.expect("a call that has ended does not wait").session = Some(session);
+        kept::note_call(shard, call);
         tell_call(shard, id, call);
     }
 }
@@ -398,6 +400,11 @@ pub(in crate::server) fn fire_worker_deadlines<R: Reactor + 'static>(shard: &mut
                 for call in shard.guests.workers.dismiss(principal, &session) {
                     let _ = shard
                         .finish(call, Err("its worker disconnected and did not return in time"));
+                }
+            }
+            Due::Restarted(principal, session) => {
+                for call in shard.guests.workers.dismiss(principal, &session) {
+                    let _ = shard.finish(call, Err("restarted: its worker did not return in time"));
                 }
             }
             Due::Gathered(id) => {

@@ -10,6 +10,7 @@
 //! - W3: no worker has more than [`limits::CALLS_PER_WORKER_MAX`] calls.
 
 mod calls;
+pub(in crate::server) mod kept;
 pub(in crate::server) mod open_call;
 pub(in crate::server) mod virtual_tools;
 
@@ -59,6 +60,8 @@ pub(in crate::server) struct Workers {
 pub(in crate::server) enum Due {
     /// This worker did not reconnect in time.
     Back(Principal, Box<str>),
+    /// This worker did not come back in time after a restart.
+    Restarted(Principal, Box<str>),
     /// Parts of this call were gathered for long enough.
     Gathered(ExecutionId),
 }
@@ -154,6 +157,18 @@ impl Workers {
         }
         let deadline = self.arm(now + limits::WORKER_GRACE, Due::Back(principal, name.into()));
         self.worker(principal, name).expect("it was just there").deadline = Some(deadline);
+    }
+
+    /// Expects a worker of an earlier process back until this time, with one of its calls.
+    pub fn expect(&mut self, principal: Principal, name: &str, call: ExecutionId, until: Instant) {
+        let workers = &mut self.workshop(principal).workers;
+        if let Some(worker) = workers.get_mut(name) {
+            return worker.calls.push(call);
+        }
+        let due = Due::Restarted(principal, name.into());
+        let deadline = Some(self.arm(until, due));
+        let worker = Worker { connection: None, tools: None, calls: vec![call], deadline };
+        self.workshop(principal).workers.insert(name.into(), worker);
     }
 
     /// Forgets a worker that did not reconnect. Returns its calls.

@@ -13,6 +13,7 @@
 use serde_json::Value;
 
 use crate::limits;
+use crate::server::workers::kept::LastPart;
 use crate::stream::Kind;
 use crate::tool::{Gather, RemoteCall};
 
@@ -25,6 +26,10 @@ pub(in crate::server) struct OpenCall {
     pub session: Option<Box<str>>,
     /// The number of the next part.
     next_seq: u64,
+    /// Bytes of the next part that an earlier process has published.
+    skip_bytes: u64,
+    /// The last part that the journal knows, if the call goes on after a restart.
+    pub last_part: LastPart,
     held: Held,
     /// True if the held bytes wait for nothing but room.
     is_due: bool,
@@ -75,11 +80,33 @@ impl OpenCall {
             gather: call.gather,
             session: None,
             next_seq: 1,
+            skip_bytes: 0,
+            last_part: LastPart::default(),
             held: Held { kind: Kind::Output, bytes: Vec::new(), from: 0 },
             is_due: false,
             end: None,
             deadline: None,
         }
+    }
+
+    /// Takes up a call of an earlier process at its next part, of which some bytes are published.
+    pub fn going_on(
+        call: RemoteCall,
+        session: Option<Box<str>>,
+        (next_seq, skip_bytes): (u64, u64),
+        last_part: LastPart,
+    ) -> OpenCall {
+        OpenCall { session, next_seq, skip_bytes, last_part, ..OpenCall::new(call) }
+    }
+
+    /// Bytes of the next part that an earlier process has published.
+    pub fn skip_bytes(&self) -> u64 {
+        self.skip_bytes
+    }
+
+    /// True if bytes of an earlier part are not published.
+    pub fn holds_bytes(&self) -> bool {
+        !self.held.bytes.is_empty()
     }
 
     /// Returns the number of the next part.
@@ -109,12 +136,13 @@ impl OpenCall {
     ) -> Result<Taken, Gone> {
         assert!(self.end.is_none()); // K2
         if let Some((kind, bytes)) = content
-            && !bytes.is_empty()
+            && let Some(bytes @ [_, ..]) = bytes.get(self.skip_bytes as usize..)
             && !self.take_bytes(*kind, bytes, publish)?
         {
             return Ok(Taken::NotYet);
         }
         self.next_seq += 1;
+        self.skip_bytes = 0;
         if let Some(end) = end {
             self.end = Some(end.clone());
             self.publish_held(publish)?;
