@@ -5,12 +5,15 @@
 mod served;
 
 mod cursors;
+mod mcp;
 mod owners;
 mod ranges;
 mod refused;
 mod removed;
+mod resources;
 mod shards;
 mod streams;
+mod tasks;
 mod whole;
 mod workers;
 mod world;

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::world::{Folder, events, execute, fetch, inspect, kill, run};
+use crate::world::{Folder, events, execute, fetch, get, inspect, kill, run};
 
 #[test]
 fn every_answered_execution_is_there_with_its_output_and_one_end() {
@@ -77,6 +77,35 @@ fn find_everything_again(reactor: &str) {
 
 fn listed_at(listed: &[Value], id: &str) -> Value {
     listed.iter().find(|one| one["execution"] == id).unwrap()["created_at"].clone()
+}
+
+#[test]
+fn a_progress_token_is_known_after_a_kill() {
+    let folder = Folder::new("tokens");
+    let server = folder.serve(&[]);
+    let begin = |chunks: u32| {
+        let arguments = json!({"chunks": chunks, "delay_ms": 5});
+        let body = json!({"tool": "slow_data_processor", "arguments": arguments});
+        let created = server.ask("POST", "/v1/executions", &body.to_string());
+        let created: Value = serde_json::from_str(&created).unwrap();
+        let member = |name: &str| created[name].as_str().unwrap().to_owned();
+        (member("execution"), member("token"))
+    };
+    let (done, running) = (begin(2), begin(100_000));
+    assert_eq!(events(&server, &done.0, "").last().unwrap()["event"], "end");
+    kill(server);
+
+    let server = folder.serve(&[]);
+    for ((execution, token), state) in [(&done, "completed"), (&running, "failed")] {
+        let progress = server.ask("GET", &format!("/v1/progress/{token}"), "");
+        let progress: Value = serde_json::from_str(&progress).unwrap();
+        assert_eq!(
+            (&progress["execution"], &progress["state"]),
+            (&json!(execution), &json!(state))
+        );
+    }
+    let unknown = format!("/v1/progress/{}", "0".repeat(done.1.len()));
+    assert_eq!(get(&server, &unknown, "").status, 404);
 }
 
 #[test]

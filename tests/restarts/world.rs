@@ -58,7 +58,7 @@ impl Drop for Folder {
     }
 }
 
-/// A response to `GET`.
+/// A response.
 pub struct Response {
     pub status: u16,
     /// The head, in lower case.
@@ -68,9 +68,19 @@ pub struct Response {
 
 /// Asks on a connection of its own. `headers` holds further header lines, each with its line end.
 pub fn get(server: &Server, path: &str, headers: &str) -> Response {
+    send(server, &format!("GET {path}"), headers, "")
+}
+
+/// Sends a request with a body, like [`get`].
+pub fn post(server: &Server, path: &str, headers: &str, body: &str) -> Response {
+    let headers = format!("{headers}Content-Length: {}\r\n", body.len());
+    send(server, &format!("POST {path}"), &headers, body)
+}
+
+fn send(server: &Server, request: &str, headers: &str, body: &str) -> Response {
     let mut stream = server.connect();
-    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n");
-    write!(stream, "{request}{headers}\r\n").unwrap();
+    let head = format!("{request} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n");
+    write!(stream, "{head}{headers}\r\n{body}").unwrap();
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).unwrap();
     let at = answer.windows(4).position(|four| four == b"\r\n\r\n").expect("a head");
