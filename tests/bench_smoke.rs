@@ -540,3 +540,18 @@ fn help_is_given_and_bad_usage_exits_with_2() {
         assert!(errors.starts_with("bench: ") && errors.contains("--help"), "{words}: {errors}");
     }
 }
+
+#[test]
+fn every_work_of_streams_is_measured() {
+    for words in ["append --streams 3 --in-flight 2", "fanout --readers 3 --rate 200", "catch-up"] {
+        let words = format!("streams --work {words} --mib 1 --duration 0.05 --warmup 0 --json");
+        let line: serde_json::Value = serde_json::from_str(&text(&words)).expect("JSON");
+        let numbers = ["appends_per_s", "missed_deliveries", "mb_per_s"].map(|name| &line[name]);
+        match line["work"].as_str().unwrap() {
+            "append" => assert!(numbers[0].as_f64() > Some(0.0), "{line}"),
+            "fanout" => assert_eq!((numbers[1], &line["deliveries"]), (&0.into(), &30.into())),
+            _ => assert!(numbers[2].as_f64() > Some(0.0), "{line}"),
+        }
+        assert!(line["p50_ns"].as_u64() <= line["max_ns"].as_u64(), "{line}");
+    }
+}
