@@ -13,8 +13,8 @@ use crate::endpoint::representation::Selection;
 use crate::endpoint::routes::{ROUTES, Route};
 use crate::endpoint::tally::RouteAt;
 use crate::endpoint::{
-    ApiCall, ApiError, Deliver, DeliveryOptions, DurableCall, Execute, McpRequest, StreamFormat,
-    agent, door, durable, execute, mcp, workers,
+    ApiCall, ApiError, Deliver, DeliveryOptions, DurableCall, Execute, McpRequest, ProducerAt,
+    StreamFormat, agent, door, durable, execute, mcp, workers,
 };
 use crate::engine::NotFound;
 use crate::limits;
@@ -44,7 +44,7 @@ pub(super) enum ParsedHead {
     /// An MCP message, which is in the body.
     Mcp(Box<McpRequest>),
     /// A part of a result from the worker of this session, which is in the body.
-    Part(Box<str>),
+    Part(Box<str>, Option<ProducerAt>),
     /// A request about a stream. Its body is the content.
     Durable(Box<DurableCall>),
     /// Several parts, one per line. Each line is a call, and is not held back until the body is
@@ -310,8 +310,11 @@ impl ParsedHead {
             ParsedHead::PutVirtualTool(name) => {
                 workers::put(&name, body).map(|tool| ApiCall::PutVirtualTool(tool.into()))
             }
-            ParsedHead::Part(session) => workers::part(body)
-                .map(|part| ApiCall::Deliver(Deliver { session, part, is_of_many: false }.into())),
+            ParsedHead::Part(session, producer) => workers::part(body).and_then(|part| {
+                let part = workers::numbered(part, producer.as_ref())?;
+                let deliver = Deliver { session, part, producer, is_of_many: false };
+                Ok(ApiCall::Deliver(deliver.into()))
+            }),
             ParsedHead::Mcp(head) => return mcp::complete(*head, body),
             ParsedHead::Durable(call) => return durable::complete(*call, body),
             ParsedHead::Parts(_) => unreachable!("the body is read line by line"),

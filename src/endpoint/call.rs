@@ -7,7 +7,7 @@ use serde_json::Value;
 use smallvec::SmallVec;
 
 use crate::base::{ExecutionId, ProgressToken, SubscriberId};
-use crate::endpoint::{DurableCall, ListAsk, McpRequest, front};
+use crate::endpoint::{DurableCall, ListAsk, McpRequest, ProducerAt, front};
 use crate::engine::{
     Coalesce, From, Hold, OnStall, ProgressSource, Start, SubscribeSpec, Timeouts,
 };
@@ -189,6 +189,8 @@ pub struct Deliver {
     pub session: Box<str>,
     /// The part.
     pub part: DeliveredPart,
+    /// The producer, and the number of the part in it. The number of the part follows from it.
+    pub producer: Option<ProducerAt>,
     /// True if the part is one of several in one body. If it is accepted,
     /// [`HttpConnection::take_part`] answers it. If not, one error answers the whole body.
     ///

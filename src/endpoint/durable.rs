@@ -16,7 +16,7 @@ use crate::endpoint::routes::ROUTES;
 use crate::endpoint::{ApiCall, ApiError};
 use crate::limits;
 use crate::wire::durable::{Offset, parse_exact_number, parse_number, parse_time};
-use crate::wire::http1::{DecodeError, Method, Query, RequestHead, RequestTarget, Status};
+use crate::wire::http1::{DecodeError, Headers, Method, Query, RequestHead, RequestTarget, Status};
 
 /// The start of the path of every stream.
 pub(super) const PREFIX: &str = "/v1/stream/";
@@ -43,13 +43,20 @@ pub(super) const CREATED: &[Field] = &[
         "The number of messages or bytes behind that offset that belong to it, too.",
     ),
 ];
+// The headers of an append that its producer may repeat.
+pub(super) const PRODUCER_ID: Field =
+    Field::new("Producer-Id", TEXT, "The name of the producer, which may repeat its appends.");
+pub(super) const PRODUCER_EPOCH: Field =
+    Field::new("Producer-Epoch", NUMBER, "The number of the life of the producer.");
+pub(super) const PRODUCER_SEQ: Field =
+    Field::new("Producer-Seq", NUMBER, "The number of the append in this life, from 0 on.");
 /// The headers of a request that appends to a stream.
 pub(super) const APPENDED: &[Field] = &[
     Field::new("Stream-Seq", TEXT, "A text that is larger than the one of the append before."),
     CLOSED,
-    Field::new("Producer-Id", TEXT, "The name of the producer, which may repeat its appends."),
-    Field::new("Producer-Epoch", NUMBER, "The number of the life of the producer."),
-    Field::new("Producer-Seq", NUMBER, "The number of the append in this life, from 0 on."),
+    PRODUCER_ID,
+    PRODUCER_EPOCH,
+    PRODUCER_SEQ,
 ];
 /// The parameters of a request that reads a stream.
 pub(super) const READ: &[Field] = &[
@@ -349,16 +356,16 @@ fn appended(head: &RequestHead<'_>) -> Result<Appended, ApiError> {
     Ok(Appended {
         media_type: media_type(head)?.map(Box::from),
         seq: seq.map(Box::from),
-        producer: producer(head)?,
+        producer: producer(&head.headers)?,
         closes: closes(head)?,
         body: Vec::new(),
     })
 }
 
-fn producer(head: &RequestHead<'_>) -> Result<Option<ProducerAt>, ApiError> {
-    let id = text(head, "producer-id")?;
-    let numbers = ["producer-epoch", "producer-seq"];
-    let [epoch, seq] = numbers.map(|name| text(head, name));
+/// Returns the producer that the headers name, if they name one.
+pub(super) fn producer(headers: &Headers<'_>) -> Result<Option<ProducerAt>, ApiError> {
+    let id = headers.only("producer-id")?;
+    let [epoch, seq] = ["producer-epoch", "producer-seq"].map(|name| headers.only(name));
     let (id, epoch, seq) = match (id, epoch?, seq?) {
         (None, None, None) => return Ok(None),
         (Some(id), Some(epoch), Some(seq)) => (id, epoch, seq),

@@ -70,7 +70,9 @@ impl LinesBody {
         }
         let part = workers::part(&self.bytes[from..until]);
         let session = self.session.clone();
-        let deliver = |part| ApiCall::Deliver(Deliver { session, part, is_of_many: true }.into());
+        let deliver = |part| {
+            ApiCall::Deliver(Deliver { session, part, producer: None, is_of_many: true }.into())
+        };
         Some(part.map(deliver).map_err(|error| self.in_its_place(error)))
     }
 

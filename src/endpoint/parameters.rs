@@ -11,8 +11,8 @@ use crate::endpoint::fields::{Field, POLICIES, Preset, Shape, policy_named};
 use crate::endpoint::list::{ListAsk, ListPlace, STATE_NAMES};
 use crate::endpoint::representation::{has_etag, payload_etag};
 use crate::endpoint::{
-    ApiError, DeliveryOptions, Follow, FrontOptions, MetricsFormat, OutputAsk, ReadDoor,
-    StreamFormat, front,
+    ApiError, DeliveryOptions, Follow, FrontOptions, MetricsFormat, OutputAsk, ProducerAt,
+    ReadDoor, StreamFormat, durable, front,
 };
 use crate::engine::{Coalesce, From};
 use crate::limits;
@@ -214,9 +214,12 @@ pub(super) const TRACE: &[Field] = &[TRACE_PARENT, TRACE_STATE, BAGGAGE];
 pub(super) const KEY_AND_TRACE: &[Field] = &[KEY, TRACE_PARENT, TRACE_STATE, BAGGAGE];
 
 /// The header of requests of workers.
-pub(super) const SESSION: &[Field] =
-    &[Field::new("X-Session-ID", Shape::Session, "The name that the worker gives itself.")
-        .required()];
+pub(super) const SESSION: &[Field] = &[NAME_OF_WORKER];
+const NAME_OF_WORKER: Field =
+    Field::new("X-Session-ID", Shape::Session, "The name that the worker gives itself.").required();
+/// The headers of a part of a result. Its producer may repeat it.
+pub(super) const SESSION_AND_PRODUCER: &[Field] =
+    &[NAME_OF_WORKER, durable::PRODUCER_ID, durable::PRODUCER_EPOCH, durable::PRODUCER_SEQ];
 pub(super) const WORKER_TOOLS: &[Field] = &[Field::new(
     "tools",
     Shape::ToolNames,
@@ -577,6 +580,11 @@ impl<'a> Parameters<'a> {
     }
 
     /// Returns the name that the worker gave itself.
+    /// Returns the producer of an append or of a part, if the request names one.
+    pub fn producer(&self) -> Result<Option<ProducerAt>, ApiError> {
+        durable::producer(&self.headers)
+    }
+
     pub fn session(&self) -> Result<Box<str>, ApiError> {
         let chars_max = limits::SESSION_CHARS_MAX;
         let wrong = |code, text: String| {

@@ -10,8 +10,8 @@ use crate::endpoint::front::{self, bodies};
 use crate::endpoint::lines::LinesBody;
 use crate::endpoint::parameters::{
     DOOR_WISHES, EXECUTIONS, FORMAT, FROM, FROM_ALL, IF_NONE_MATCH, KEY_AND_TRACE, KINDS,
-    LAST_EVENT_ID, LISTED, METRICS_TYPES, RANGES, SESSION, SPELLED, STREAM, TICKETS, TRACE, WAIT,
-    WISHES, WORKER_TOOLS,
+    LAST_EVENT_ID, LISTED, METRICS_TYPES, RANGES, SESSION, SESSION_AND_PRODUCER, SPELLED, STREAM,
+    TICKETS, TRACE, WAIT, WISHES, WORKER_TOOLS,
 };
 use crate::endpoint::representation::{Document, StaticDocument};
 use crate::endpoint::{
@@ -517,14 +517,14 @@ pub(super) const ROUTES: &[Route] = &[
         name: "deliverToolResult",
         about: "Delivers one part of a result, or many parts, one per line. Waits while there is \
                   no room.",
-        headers: SESSION,
+        headers: SESSION_AND_PRODUCER,
         body: Some(Body { takes_lines: true, ..Body::new(workers::PART, limits::PART_BYTES_MAX) }),
         answers: &[(Status::OK, Content::Json("Delivered"))],
         begin: |request| {
             let session = request.parameters.session()?;
             Ok(match request.parameters.has_lines() {
                 true => ParsedHead::Parts(LinesBody::new(session).into()),
-                false => ParsedHead::Part(session),
+                false => ParsedHead::Part(session, request.parameters.producer()?),
             })
         },
         ..PLAIN

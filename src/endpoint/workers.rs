@@ -5,10 +5,11 @@ use serde_json::Value;
 use crate::endpoint::body::{Members, parse};
 use crate::endpoint::execute::{self, POLICY, TIMEOUTS};
 use crate::endpoint::fields::{Field, POLICIES, Preset, Shape};
-use crate::endpoint::{ApiError, DeliveredPart};
+use crate::endpoint::{ApiError, DeliveredPart, ProducerAt};
 use crate::limits;
 use crate::stream::Kind;
 use crate::tool::{Gather, Report, SubscribeDefaults, ToolSpec, VirtualTool};
+use crate::wire::http1::Status;
 
 /// The fields of a virtual tool, whose calls are carried out by clients.
 pub(super) const VIRTUAL_TOOL: &[Field] = &[
@@ -124,6 +125,21 @@ pub fn virtual_tool(name: &str, document: &Value) -> Result<VirtualTool, ApiErro
         (None, None) => None,
     };
     Ok(VirtualTool { spec, gather })
+}
+
+/// Gives a part the number that its producer says. Producers count from 0 on, and parts from 1 on.
+pub(super) fn numbered(
+    part: DeliveredPart,
+    producer: Option<&ProducerAt>,
+) -> Result<DeliveredPart, ApiError> {
+    let Some(producer) = producer else { return Ok(part) };
+    let seq = producer.seq + 1;
+    if part.seq.is_some_and(|own| own != seq) {
+        let text = "seq: it has to be the number of the header Producer-Seq, and 1 more";
+        let error = ApiError::new(Status::BAD_REQUEST, "invalid_field", text);
+        return Err(error.field("seq").limit(seq));
+    }
+    Ok(DeliveredPart { seq: Some(seq), ..part })
 }
 
 /// Reads a part of a result.

@@ -129,7 +129,8 @@ fn a_part_is_what_its_members_say() {
     for (mut body, part) in table {
         body["tool_call_id"] = call.to_string().into();
         let request = from_worker(&post("/v1/tool-results/stream", &body.to_string()));
-        let deliver = Deliver { session: "worker-1".into(), part, is_of_many: false };
+        let deliver =
+            Deliver { session: "worker-1".into(), part, producer: None, is_of_many: false };
         assert_eq!(called(&request), ApiCall::Deliver(deliver.into()), "{body}");
     }
     let long = json!({"tool_call_id": call.to_string(), "content": "x".repeat(256 << 10)});

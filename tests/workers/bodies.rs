@@ -167,3 +167,37 @@ fn a_worker_that_is_too_fast_is_made_to_wait_and_nothing_is_lost() {
     assert_eq!(answer.status, 200, "{}", answer.body);
     assert_eq!(reader.join().unwrap().len() as u64, (seq + 1) * content.len() as u64);
 }
+
+#[test]
+fn a_producer_of_parts_is_heard_once_and_in_order() {
+    let server = Server::start(&[]);
+    let (_worker, id, reader) = begin(&server);
+    let deliver = |epoch: u64, number: u64, part: Value| {
+        let mut body = part;
+        body["tool_call_id"] = json!(id);
+        let session =
+            format!("w\r\nProducer-Id: p\r\nProducer-Epoch: {epoch}\r\nProducer-Seq: {number}");
+        let mut stream = send(&server, "POST", "/v1/tool-results/stream", &session, &body);
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer.to_lowercase()
+    };
+    for (epoch, number, content, status, header) in [
+        (1, 0, "a", 200, "producer-seq: 0"),
+        (1, 0, "a", 204, "producer-epoch: 1"),
+        (1, 2, "c", 409, "producer-expected-seq: 1"),
+        (2, 0, "a", 204, "producer-epoch: 2"),
+        (2, 1, "b", 200, "producer-seq: 1"),
+        (1, 2, "x", 403, "producer-epoch: 2"),
+        (2, 2, "c", 200, "producer-seq: 2"),
+    ] {
+        let answer = deliver(epoch, number, json!({"content": content}));
+        assert!(answer.starts_with(&format!("http/1.1 {status}")), "{answer}");
+        assert!(answer.contains(header), "{answer}");
+    }
+    let answer = deliver(2, 3, json!({"seq": 9, "complete": true}));
+    assert!(answer.starts_with("http/1.1 400"), "{answer}");
+    let answer = deliver(2, 3, json!({"complete": true}));
+    assert!(answer.starts_with("http/1.1 200"), "{answer}");
+    assert_eq!(reader.join().unwrap(), b"abc");
+}

@@ -9,7 +9,9 @@ use std::mem;
 use smallvec::SmallVec;
 
 use crate::base::{ExecutionId, Handle, Principal};
-use crate::endpoint::{Answer, ApiError, Deliver, StreamBody, Work, documents};
+use crate::endpoint::{
+    Answer, ApiError, Deliver, DurableHeaders, ProducerAt, StreamBody, Work, documents,
+};
 use crate::engine::NotFound;
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor};
@@ -158,6 +160,10 @@ fn accept_part<R: Reactor + 'static>(
     if call.session.as_ref() != Some(&deliver.session) {
         return Err(NotFound);
     }
+    let newer = deliver.producer.as_ref().and_then(|at| call.newer_life(at));
+    if let Some(epoch) = newer {
+        return Ok(Taken::Stale { epoch });
+    }
     if let Some(judged) = call.judge(part.seq, is_over) {
         return Ok(judged);
     }
@@ -166,7 +172,11 @@ fn accept_part<R: Reactor + 'static>(
     }
     kept::note_part(shard, id, part);
     let taken = look_at_call(shard, id, |call, publish| {
-        call.take(part.content.as_ref(), part.end.as_ref(), publish)
+        let taken = call.take(part.content.as_ref(), part.end.as_ref(), publish);
+        if let (Ok(Taken::Now), Some(at)) = (&taken, &deliver.producer) {
+            call.note_producer(at);
+        }
+        taken
     });
     match taken {
         Some(Ok(Taken::Now)) => {
@@ -240,22 +250,46 @@ fn answer_part<R: Reactor + 'static>(
             return Answered::Now;
         }
         Ok(Taken::Now | Taken::Before) => {
-            let document = documents::delivered(is_duplicate);
-            return hub::answer(shard, id, &Answer::json(Status::OK, &document));
+            let answer = match &deliver.producer {
+                Some(at) => answer_producer(at, is_duplicate),
+                None => Answer::json(Status::OK, &documents::delivered(is_duplicate)),
+            };
+            return hub::answer(shard, id, &answer);
         }
         Ok(Taken::NotYet) => {
             let text = "a block subscriber has to read first; nothing of this part was taken";
             ApiError::new(Status::TOO_MANY_REQUESTS, "no_room", text)
                 .retry_after(limits::PART_RETRY_AFTER)
         }
+        Ok(Taken::Stale { epoch }) => {
+            let text = "producer-epoch: the producer has begun a newer life";
+            let error = ApiError::new(Status::FORBIDDEN, "stale_epoch", text);
+            let headers = DurableHeaders::default().with("producer-epoch", epoch.to_string());
+            return hub::answer(shard, id, &Answer::error(&error).with_headers(headers));
+        }
         Ok(Taken::Hole { next_seq }) => {
             let text = format!("seq: the next part has to be {next_seq}");
-            ApiError::new(Status::CONFLICT, "part_missing", text).field("seq").limit(next_seq)
+            let error = ApiError::new(Status::CONFLICT, "part_missing", text);
+            let error = error.field("seq").limit(next_seq);
+            let Some(at) = &deliver.producer else { return hub::answer_error(shard, id, &error) };
+            let headers = DurableHeaders::default()
+                .with("producer-expected-seq", (next_seq - 1).to_string())
+                .with("producer-received-seq", at.seq.to_string());
+            return hub::answer(shard, id, &Answer::error(&error).with_headers(headers));
         }
         Ok(Taken::Over) => call_ended(shard, deliver.part.call),
         Err(NotFound) => NotFound.into(),
     };
     hub::answer_error(shard, id, &error)
+}
+
+/// Returns the answer to a part whose producer may repeat it.
+fn answer_producer(at: &ProducerAt, is_duplicate: bool) -> Answer {
+    let status = if is_duplicate { Status::NO_CONTENT } else { Status::OK };
+    let headers = DurableHeaders::default()
+        .with("producer-epoch", at.epoch.to_string())
+        .with("producer-seq", at.seq.to_string());
+    Answer::durable(status, headers, Vec::new())
 }
 
 /// Returns the error for parts after the last one, or after the end of the execution.

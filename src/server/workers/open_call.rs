@@ -12,6 +12,7 @@
 
 use serde_json::Value;
 
+use crate::endpoint::ProducerAt;
 use crate::limits;
 use crate::server::workers::kept::LastPart;
 use crate::stream::Kind;
@@ -24,6 +25,8 @@ pub(in crate::server) struct OpenCall {
     gather: Option<Gather>,
     /// The session of the worker that has it.
     pub session: Option<Box<str>>,
+    /// The producer of the last part that had one, and the number of its life.
+    producer: Option<(Box<str>, u64)>,
     /// The number of the next part.
     next_seq: u64,
     /// Bytes of the next part that an earlier process has published.
@@ -64,6 +67,11 @@ pub(in crate::server) enum Taken {
     },
     /// The last part was taken already, or the execution has ended.
     Over,
+    /// A newer life of the same producer has delivered a part.
+    Stale {
+        /// The number of that life.
+        epoch: u64,
+    },
 }
 
 /// Publishes a prefix of the bytes and returns its length, or [`Gone`].
@@ -79,6 +87,7 @@ impl OpenCall {
             arguments: call.arguments,
             gather: call.gather,
             session: None,
+            producer: None,
             next_seq: 1,
             skip_bytes: 0,
             last_part: LastPart::default(),
@@ -125,6 +134,17 @@ impl OpenCall {
             return Some(Taken::Over);
         }
         (seq > self.next_seq).then_some(Taken::Hole { next_seq: self.next_seq })
+    }
+
+    /// Returns the life of a producer that is newer than this one.
+    pub fn newer_life(&self, at: &ProducerAt) -> Option<u64> {
+        let (id, epoch) = self.producer.as_ref()?;
+        (*id == at.id && at.epoch < *epoch).then_some(*epoch)
+    }
+
+    /// Notes the producer of a part that was taken.
+    pub fn note_producer(&mut self, at: &ProducerAt) {
+        self.producer = Some((at.id.clone(), at.epoch));
     }
 
     /// Takes the next part, with this content and end.
