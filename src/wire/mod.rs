@@ -39,6 +39,8 @@ pub mod sse;
 #[cfg(feature = "server")]
 pub(crate) mod strict;
 #[cfg(feature = "server")]
+pub mod subscriptions;
+#[cfg(feature = "server")]
 pub mod toml;
 
 #[cfg(feature = "server")]
