@@ -25,8 +25,11 @@ use crate::server::outgoing::line::{Doing, Line};
 use crate::server::outgoing::origin::Origin;
 use crate::server::outgoing::resolve::{Found, Resolver};
 use crate::server::outgoing::tls::{ClientTls, Trusted};
-use crate::server::outgoing::{Belongs, Deadlines, ExchangeId, ResponseEvent, Target};
+use crate::server::outgoing::{
+    ASKERS, Asker, Belongs, Deadlines, ExchangeId, ResponseEvent, Target,
+};
 use crate::trace::Counters;
+use crate::wire::subscriptions::Reach;
 
 /// A call that the owner makes on the reactor.
 #[derive(Clone, Copy, Debug)]
@@ -66,10 +69,10 @@ pub(in crate::server) struct Outgoing {
     pub(in crate::server::outgoing) kept_count: usize,
     pub(in crate::server::outgoing) drained_count: usize,
     timers: Wheel<Timer>,
-    /// The exchanges that have an event to report.
-    news: VecDeque<ExchangeId>,
+    /// The exchanges that have an event to report, for each part of the server.
+    news: [VecDeque<ExchangeId>; ASKERS],
     /// The failures of exchanges for which no place was free.
-    refused: VecDeque<(ExchangeId, NetFault)>,
+    refused: [VecDeque<(ExchangeId, NetFault)>; ASKERS],
     refused_count: u32,
     pub(in crate::server::outgoing) acts: VecDeque<Act>,
     /// Scratch space for decrypted bytes. Empty outside of `on_received`.
@@ -104,8 +107,8 @@ impl Outgoing {
             kept_count: 0,
             drained_count: 0,
             timers: Wheel::new(timers_max, now),
-            news: VecDeque::new(),
-            refused: VecDeque::new(),
+            news: Default::default(),
+            refused: Default::default(),
             refused_count: 0,
             acts: VecDeque::new(),
             opened: Vec::new(),
@@ -126,17 +129,17 @@ impl Outgoing {
     /// Starts an exchange. Failures are reported by [`Outgoing::poll_response`].
     pub fn ask(
         &mut self,
-        to: &Target,
+        (to, reach): (&Target, Reach),
         request: Vec<u8>,
         deadlines: Deadlines,
-        now: Instant,
+        (asker, now): (Asker, Instant),
     ) -> ExchangeId {
         self.counters.model_exchanges += 1;
-        let begun = self.site_of(to).and_then(|site| {
-            let exchange = Exchange::new(site, request, deadlines, now);
+        let begun = self.site_of(to, reach).and_then(|site| {
+            let exchange = Exchange::new((site, asker), request, deadlines, now);
             Some((site, ExchangeId(self.exchanges.insert(exchange).ok()?)))
         });
-        let Some((site, id)) = begun else { return self.refuse(to) };
+        let Some((site, id)) = begun else { return self.refuse(to, asker) };
         self.sites.get_mut(site).expect("just found").user_count += 1;
         if !self.use_kept(id, now) {
             self.locate(id, now);
@@ -145,18 +148,20 @@ impl Outgoing {
     }
 
     /// Queues the failure of an exchange that has no place, under an id that nothing else has.
-    fn refuse(&mut self, to: &Target) -> ExchangeId {
+    fn refuse(&mut self, to: &Target, asker: Asker) -> ExchangeId {
         self.refused_count = self.refused_count.wrapping_add(1);
         let id = ExchangeId(Handle { index: u32::MAX, generation: self.refused_count });
         let text = format!("{to}: this shard has too many exchanges under way");
         let kind = NetFaultKind::Exhausted;
-        self.refused.push_back((id, NetFault { kind, text, was_sent: false, was_received: false }));
+        let fault = NetFault { kind, text, was_sent: false, was_received: false };
+        self.refused[asker as usize].push_back((id, fault));
         self.counters.model_exchanges_failed += 1;
         id
     }
 
-    fn site_of(&mut self, to: &Target) -> Option<Handle> {
-        let known = self.sites.iter().find(|(_, site)| site.target == *to);
+    fn site_of(&mut self, to: &Target, reach: Reach) -> Option<Handle> {
+        let is_it = |site: &Origin| site.target == *to && site.reach == reach;
+        let known = self.sites.iter().find(|(_, site)| is_it(site));
         if let Some((handle, _)) = known {
             return Some(handle);
         }
@@ -165,7 +170,7 @@ impl Outgoing {
             let (unused, _) = self.sites.iter().find(|(_, site)| is_unused(site))?;
             self.sites.remove(unused);
         }
-        self.sites.insert(Origin::new(to.clone())).ok()
+        self.sites.insert(Origin::new(to.clone(), reach)).ok()
     }
 
     /// Gives an exchange the most recently used connection that is kept, if any.
@@ -259,6 +264,14 @@ impl Outgoing {
             Found::Addresses { site, result } => {
                 let site = self.sites.get_mut(site).expect("a site with an open question stays");
                 site.is_asked_for = false;
+                let reach = site.reach;
+                let result = result.and_then(|mut all| {
+                    all.retain(|address| reach.allows(address.ip()));
+                    match all.is_empty() {
+                        true => Err("it has no address that may be used".to_owned()),
+                        false => Ok(all),
+                    }
+                });
                 let fault = result.as_ref().err().cloned();
                 let until = now + limits::MODEL_ADDRESSES_KEPT;
                 site.addresses = result.ok().map(|all| (all.into(), until));
@@ -456,7 +469,7 @@ impl Outgoing {
     pub(in crate::server) fn list(&mut self, id: ExchangeId) {
         let exchange = self.exchanges.get_mut(id.0).expect("the exchange exists");
         if exchange.has_news() && !std::mem::replace(&mut exchange.is_listed, true) {
-            self.news.push_back(id);
+            self.news[exchange.asker as usize].push_back(id);
         }
     }
 
@@ -549,20 +562,26 @@ impl Outgoing {
     }
 
     /// Returns the next event of an exchange. See [`super::poll_response`].
-    pub fn poll_response(&mut self, body: &mut Vec<u8>) -> Option<(ExchangeId, ResponseEvent)> {
+    pub fn poll_response(
+        &mut self,
+        asker: Asker,
+        body: &mut Vec<u8>,
+    ) -> Option<(ExchangeId, ResponseEvent)> {
         body.clear();
-        if let Some((id, fault)) = self.refused.pop_front() {
+        let asker = asker as usize;
+        if let Some((id, fault)) = self.refused[asker].pop_front() {
             return Some((id, ResponseEvent::Broken(fault)));
         }
         loop {
-            let id = *self.news.front()?;
+            let news = &mut self.news[asker];
+            let id = *news.front()?;
             let Some(exchange) = self.exchanges.get_mut(id.0) else {
-                self.news.pop_front(); // It was dropped.
+                news.pop_front(); // It was dropped.
                 continue;
             };
             match exchange.poll_response(body) {
                 Some(heard @ (ResponseEvent::End | ResponseEvent::Broken(_))) => {
-                    self.news.pop_front();
+                    news.pop_front();
                     self.remove_exchange(id);
                     return Some((id, heard));
                 }
@@ -570,7 +589,7 @@ impl Outgoing {
                 None => {
                     exchange.is_listed = false;
                     self.spare.give_back(std::mem::take(&mut exchange.body));
-                    self.news.pop_front();
+                    news.pop_front();
                 }
             }
         }
@@ -585,7 +604,7 @@ impl Outgoing {
 
     /// Drops an exchange and closes its connection.
     pub fn drop_exchange(&mut self, id: ExchangeId) {
-        self.refused.retain(|(refused, _)| *refused != id);
+        self.refused.iter_mut().for_each(|all| all.retain(|(refused, _)| *refused != id));
         if self.exchange(id).is_some() {
             self.remove_exchange(id);
         }
@@ -667,7 +686,8 @@ impl Outgoing {
             let is_over = exchange.stage == Stage::Over;
             assert_eq!(exchange.timer.is_none(), is_over); // O3
             assert!(!is_over || exchange.line.is_none() && exchange.dials.is_empty()); // O3
-            let listed = self.news.iter().filter(|id| id.0 == handle).count();
+            let news = &self.news[exchange.asker as usize];
+            let listed = news.iter().filter(|id| id.0 == handle).count();
             assert_eq!(listed, usize::from(exchange.is_listed)); // O4
             assert!(exchange.is_listed || !exchange.has_news()); // O4
         }

@@ -11,7 +11,7 @@ use crate::base::{Handle, Instant};
 use crate::engine::wheel::TimerId;
 use crate::limits;
 use crate::reactor::ConnectionId;
-use crate::server::outgoing::{Deadlines, ResponseEvent};
+use crate::server::outgoing::{Asker, Deadlines, ResponseEvent};
 use crate::wire::http1::Method;
 
 /// The stage of an exchange.
@@ -33,6 +33,8 @@ pub(in crate::server) enum Stage {
 pub(in crate::server) struct Exchange {
     /// The server.
     pub site: Handle,
+    /// The part of the server that it is for.
+    pub asker: Asker,
     /// The request, kept until the head of the answer has come because it may be sent again.
     pub request: Vec<u8>,
     pub method: Method,
@@ -67,10 +69,16 @@ pub(in crate::server) struct Exchange {
 }
 
 impl Exchange {
-    pub fn new(site: Handle, request: Vec<u8>, deadlines: Deadlines, now: Instant) -> Exchange {
+    pub fn new(
+        (site, asker): (Handle, Asker),
+        request: Vec<u8>,
+        deadlines: Deadlines,
+        now: Instant,
+    ) -> Exchange {
         let method = if request.starts_with(b"HEAD ") { Method::Head } else { Method::Post };
         Exchange {
             site,
+            asker,
             request,
             method,
             deadlines,

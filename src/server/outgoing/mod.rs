@@ -47,6 +47,7 @@ use crate::base::{Handle, Instant};
 use crate::limits;
 use crate::reactor::Reactor;
 use crate::server::ServerShard;
+use crate::wire::subscriptions::Reach;
 
 /// The address of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -66,6 +67,19 @@ impl fmt::Display for Target {
         }
     }
 }
+
+/// The part of the server that an exchange is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Asker {
+    /// A run of an agent, or the caller of [`ask_outside`].
+    #[default]
+    Agent,
+    /// A subscription, which sends a webhook.
+    Subscription,
+}
+
+/// Number of kinds of [`Asker`].
+const ASKERS: usize = 2;
 
 /// The deadlines of an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,6 +145,18 @@ pub(crate) fn ask_outside<R: Reactor + 'static>(
     request: Vec<u8>,
     deadlines: Deadlines,
 ) -> ExchangeId {
+    ask_within(shard, (to, Reach::Anywhere), request, deadlines, Asker::Agent)
+}
+
+/// Does the same as [`ask_outside`] for this part of the server. It connects only to addresses
+/// within this reach.
+pub(crate) fn ask_within<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    (to, reach): (&Target, Reach),
+    request: Vec<u8>,
+    deadlines: Deadlines,
+    asker: Asker,
+) -> ExchangeId {
     let now = shard.reactor.now();
     if shard.guests.outgoing.is_none() {
         // If that fails, the exchange fails too.
@@ -140,7 +166,7 @@ pub(crate) fn ask_outside<R: Reactor + 'static>(
         shard.guests.outgoing = Some(Box::new(made));
     }
     let outgoing = shard.guests.outgoing.as_mut().expect("just made");
-    let id = outgoing.ask(to, request, deadlines, now);
+    let id = outgoing.ask((to, reach), request, deadlines, (asker, now));
     outgoing.settle(&mut shard.reactor, now);
     id
 }
@@ -166,13 +192,22 @@ pub(crate) fn set_exchange_reading<R: Reactor + 'static>(
     with_outgoing(shard, |outgoing, now| outgoing.set_reading(id, is_reading, now));
 }
 
-/// Returns the next event of an exchange. `body` has to be empty. With [`ResponseEvent::Body`], the
+/// Returns the next event of an exchange of an agent. `body` has to be empty. With [`ResponseEvent::Body`], the
 /// bytes are in it, and the next call reuses its memory.
 pub(crate) fn poll_response<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     body: &mut Vec<u8>,
 ) -> Option<(ExchangeId, ResponseEvent)> {
-    shard.guests.outgoing.as_mut()?.poll_response(body)
+    shard.guests.outgoing.as_mut()?.poll_response(Asker::Agent, body)
+}
+
+/// Does the same as [`poll_response`] for exchanges of this part of the server.
+pub(crate) fn poll_response_for<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    asker: Asker,
+    body: &mut Vec<u8>,
+) -> Option<(ExchangeId, ResponseEvent)> {
+    shard.guests.outgoing.as_mut()?.poll_response(asker, body)
 }
 
 /// Handles expired deadlines of exchanges.

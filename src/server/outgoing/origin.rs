@@ -6,10 +6,13 @@ use std::rc::Rc;
 use crate::base::Instant;
 use crate::reactor::ConnectionId;
 use crate::server::outgoing::{ExchangeId, Target};
+use crate::wire::subscriptions::Reach;
 
 /// A server. See the module's text.
 pub(in crate::server) struct Origin {
     pub target: Target,
+    /// The addresses to which connections may lead.
+    pub reach: Reach,
     /// The addresses of its name, and the time until which they are valid.
     pub addresses: Option<(Rc<[SocketAddr]>, Instant)>,
     /// True if the resolver has been asked for them.
@@ -23,14 +26,15 @@ pub(in crate::server) struct Origin {
 }
 
 impl Origin {
-    pub fn new(target: Target) -> Origin {
+    pub fn new(target: Target, reach: Reach) -> Origin {
         let literal: Option<IpAddr> = target.host.parse().ok();
+        let literal = literal.filter(|ip| reach.allows(*ip));
         let addresses = literal.map(|ip| {
             let all: Rc<[SocketAddr]> = Rc::new([SocketAddr::new(ip, target.port)]);
             (all, Instant::FAR)
         });
         let (waiting, kept) = Default::default();
-        Origin { target, addresses, is_asked_for: false, waiting, kept, user_count: 0 }
+        Origin { target, reach, addresses, is_asked_for: false, waiting, kept, user_count: 0 }
     }
 
     /// Returns its addresses, if they are known and still valid.
