@@ -14,7 +14,7 @@ use crate::endpoint::routes::{ROUTES, Route};
 use crate::endpoint::tally::RouteAt;
 use crate::endpoint::{
     ApiCall, ApiError, Deliver, DeliveryOptions, DurableCall, Execute, McpRequest, ProducerAt,
-    StreamFormat, agent, door, durable, execute, mcp, workers,
+    StreamFormat, agent, door, durable, execute, mcp, subscriptions, workers,
 };
 use crate::engine::NotFound;
 use crate::limits;
@@ -143,7 +143,12 @@ pub(super) fn ask(head: &RequestHead<'_>) -> Asked {
 pub(super) fn is_open(head: &RequestHead<'_>) -> bool {
     let method = if head.method == Method::Head { Method::Get } else { head.method };
     let is_it = |route: &Route| route.method == method && route.path == head.target.path;
-    ROUTES.iter().any(|route| route.is_open && is_it(route))
+    ROUTES.iter().any(|route| route.is_open && is_it(route)) || subscriptions::is_open(head)
+}
+
+/// Returns true if the request has a token of another kind than those of clients.
+pub(super) fn has_own_token(head: &RequestHead<'_>) -> bool {
+    subscriptions::has_own_token(head)
 }
 
 /// Maximum number of parts of a path.

@@ -13,7 +13,7 @@ use crate::endpoint::answer::{Answer, ErrorFormat};
 use crate::endpoint::ask::{Asked, ParsedHead};
 use crate::endpoint::fields::{Field, Shape};
 use crate::endpoint::routes::ROUTES;
-use crate::endpoint::{ApiCall, ApiError};
+use crate::endpoint::{ApiCall, ApiError, Control, subscriptions};
 use crate::limits;
 use crate::wire::durable::{Offset, parse_exact_number, parse_number, parse_time};
 use crate::wire::http1::{DecodeError, Headers, Method, Query, RequestHead, RequestTarget, Status};
@@ -91,6 +91,8 @@ pub enum DurableAsk {
     Describe,
     /// Removes the stream.
     Delete,
+    /// Does something with a subscription. The path is not that of a stream.
+    Control(Box<Control>),
 }
 
 /// The wanted properties of a new stream.
@@ -186,10 +188,18 @@ impl DurableCall {
     pub fn execution(&self) -> Option<ExecutionId> {
         self.path.strip_prefix(EXECUTIONS)?.parse().ok()
     }
+
+    /// True if it is about a subscription, and not about a stream.
+    pub fn is_control(&self) -> bool {
+        matches!(self.ask, DurableAsk::Control(_))
+    }
 }
 
 /// Returns the meaning of a request at `path`, which follows [`PREFIX`].
 pub(super) fn ask(head: &RequestHead<'_>) -> Asked {
+    if head.target.path.starts_with(subscriptions::PREFIX) {
+        return subscriptions::ask(head);
+    }
     let asked = match read(head) {
         Ok(ask) => ask,
         Err(error) => return refused(head, &error),
@@ -221,6 +231,7 @@ pub(super) fn complete(mut call: DurableCall, body: &[u8]) -> Result<ApiCall, An
             }
             appended.body = body.to_vec();
         }
+        DurableAsk::Control(control) => subscriptions::complete(control, body)?,
         DurableAsk::Read(_) | DurableAsk::Describe | DurableAsk::Delete => {}
     }
     Ok(ApiCall::Durable(Box::new(call)))

@@ -16,7 +16,7 @@ use crate::endpoint::parameters::{
 use crate::endpoint::representation::{Document, StaticDocument};
 use crate::endpoint::{
     ApiCall, ApiError, StreamFormat, ThreadAsk, ThreadCall, Work, agent, documents, door, durable,
-    execute, mcp, openapi, workers,
+    execute, mcp, openapi, subscriptions, workers,
 };
 use crate::engine::NotFound;
 use crate::limits;
@@ -104,9 +104,15 @@ pub(super) const PATH_FIELDS: &[Field] = &[
          `executions/ID` is the output of an execution.",
     )
     .required(),
+    Field::new(
+        "subscription",
+        Shape::Text { bytes_max: limits::SUBSCRIPTION_ID_BYTES_MAX as u64 },
+        "The client's name of a subscription. Each principal has its own subscriptions.",
+    )
+    .required(),
 ];
 
-const PLAIN: Route = Route {
+pub(super) const PLAIN: Route = Route {
     method: Method::Get,
     path: "",
     name: "",
@@ -649,6 +655,16 @@ pub(super) const ROUTES: &[Route] = &[
         begin: |_| Ok(ParsedHead::Here(Answer::json(Status::OK, &bodies::about()))),
         ..PLAIN
     },
+    subscriptions::GET_KEYS,
+    subscriptions::CREATE,
+    subscriptions::DESCRIBE,
+    subscriptions::DELETE,
+    subscriptions::LINK,
+    subscriptions::UNLINK,
+    subscriptions::CALLBACK,
+    subscriptions::CLAIM,
+    subscriptions::ACK,
+    subscriptions::RELEASE,
     Route {
         method: Method::Put,
         path: durable::ROUTE,

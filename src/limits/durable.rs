@@ -50,3 +50,56 @@ const _: () = {
     let producers = DURABLE_PRODUCERS_MAX * (2 * DURABLE_PRODUCER_BYTES_MAX + 64);
     assert!(2 * names + producers < JOURNAL_RECORD_BYTES_MAX); // A description fits.
 };
+
+/// Subscriptions of one shard.
+pub const SUBSCRIPTIONS_MAX: usize = 4_096;
+/// Subscriptions of one principal on one shard.
+pub const SUBSCRIPTIONS_PER_OWNER_MAX: usize = 1_024;
+/// Bytes of the name of a subscription, or of a worker.
+pub const SUBSCRIPTION_ID_BYTES_MAX: usize = 256;
+/// Bytes of the pattern of a subscription.
+pub const SUBSCRIPTION_PATTERN_BYTES_MAX: usize = 1_024;
+/// Bytes of the URL of a webhook.
+pub const SUBSCRIPTION_URL_BYTES_MAX: usize = 2_048;
+/// Bytes of the description of a subscription.
+pub const SUBSCRIPTION_TEXT_BYTES_MAX: usize = 1_024;
+/// Bytes of a request about a subscription.
+pub const SUBSCRIPTION_BODY_BYTES_MAX: u64 = 256 << 10;
+/// The times for which a worker may be silent, in milliseconds: the least and the most. Source:
+/// section 6.2 of the protocol.
+pub const SUBSCRIPTION_LEASE_MS: (u64, u64) = (1_000, 600_000);
+/// The time for which a worker may be silent by default, in milliseconds.
+pub const SUBSCRIPTION_LEASE_MS_DEFAULT: u64 = 30_000;
+/// Time for which the token of a wake is valid.
+pub const SUBSCRIPTION_TOKEN_TTL: Duration = Duration::from_secs(3_600);
+/// Answers of one shard about subscriptions that wait for the disk.
+pub const SUBSCRIPTION_WAITING_MAX: usize = 4_096;
+/// Webhooks of one shard that are under way. Others wait for one of these.
+pub const WEBHOOKS_MAX: usize = 32;
+/// Bytes of the answer of a webhook. The rest of a longer one is not read.
+pub const WEBHOOK_ANSWER_BYTES_MAX: usize = 64 << 10;
+/// Time for a webhook, with its answer.
+pub const WEBHOOK_DEADLINE: Duration = Duration::from_secs(30);
+/// The delays before a webhook is repeated, in milliseconds: the first and the longest. Source:
+/// section 7.1 of the protocol.
+pub const WEBHOOK_RETRY_MS: (u64, u64) = (1_000, 60_000);
+/// Bytes of the paths of the streams of a subscription, with 72 more for each: 16,384 streams with
+/// paths of 56 bytes.
+pub const SUBSCRIPTION_LINKS_BYTES_MAX: usize = 2 << 20;
+/// Bytes of the links that one execution keeps.
+pub const SUBSCRIPTION_PAGE_BYTES_MAX: usize = 20 << 10;
+/// Executions that keep the links of a subscription. Digests of paths select them, so some have more
+/// than others.
+pub const SUBSCRIPTION_PAGES_MAX: usize = 256;
+
+const _: () = {
+    let texts = SUBSCRIPTION_URL_BYTES_MAX
+        + SUBSCRIPTION_TEXT_BYTES_MAX
+        + SUBSCRIPTION_PATTERN_BYTES_MAX
+        + 4 * SUBSCRIPTION_ID_BYTES_MAX;
+    assert!(2 * texts < JOURNAL_RECORD_BYTES_MAX / 2); // A description fits, with its pages.
+    assert!(SUBSCRIPTION_PAGE_BYTES_MAX < JOURNAL_RECORD_BYTES_MAX);
+    let pages_bytes = SUBSCRIPTION_PAGES_MAX * SUBSCRIPTION_PAGE_BYTES_MAX;
+    assert!(2 * SUBSCRIPTION_LINKS_BYTES_MAX <= pages_bytes);
+    assert!(2 * DURABLE_PATH_BYTES_MAX < SUBSCRIPTION_PAGE_BYTES_MAX / 4);
+};

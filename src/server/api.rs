@@ -13,7 +13,7 @@ use crate::reactor::{
 use crate::server::guests::Guests;
 use crate::server::{
     AgentRun, AgentSteps, AgentStream, LineOptions, ServerHandle, ServerShard, ServerShardConfig,
-    agents, durable, hub, mcp, peers, turn, workers,
+    agents, durable, hub, mcp, peers, subscriptions, turn, workers,
 };
 use crate::shard::{ExecuteError, ExecuteOptions, Shard};
 use crate::tool::{SpecError, VirtualTool};
@@ -49,10 +49,12 @@ impl<R: Reactor + 'static> ServerShard<R> {
 fn prepare<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
     agents::add_to(&mut shard.tools, shard.guests.agents.settings());
     let described = shard.describe_kept();
-    let streams = durable::kept_streams(&described, &shard.open_kept());
+    let open = shard.open_kept();
+    let streams = durable::kept_streams(&described, &open);
     let Guests { archive, access, conversations, .. } = &mut shard.guests;
     archive.fill(described, access, conversations);
     durable::fill(shard, streams);
+    subscriptions::fill(shard, &open);
     workers::kept::take_up(shard);
 }
 

@@ -225,6 +225,9 @@ pub(in crate::server) fn described<R: Reactor + 'static>(
     if let Some(stream) = durable::described(guests, run) {
         members["stream"] = stream;
     }
+    if let Some(kept) = &run.guest.subscription {
+        members = (**kept).clone();
+    }
     if let Some(name) = guests.access.name_of(*owner) {
         members["owner"] = name.into();
     }

@@ -25,13 +25,15 @@ use crate::server::mcp::{Mcp, McpReceiver};
 use crate::server::outgoing::Outgoing;
 use crate::server::peers::{Peers, ToPeer};
 use crate::server::shm::lines::LastWord;
+use crate::server::subscriptions::Subscriptions;
 use crate::server::shm::{Door, DoorsHere, Named, ProcessSeat};
 use crate::server::turn::recall::{self, Recalls};
 use crate::server::workers::Workers;
 use crate::server::workers::open_call::OpenCall;
 use crate::server::{
     AgentSettings, Log, NamedDoors, OutgoingConfig, Places, Spans, UpstreamMeter, agents, calls,
-    conversations, durable, executions, hub, outgoing, peers, records, shm, turn, workers,
+    conversations, durable, executions, hub, outgoing, peers, records, shm,
+    subscriptions, turn, workers,
 };
 use crate::shard::delivery::{Chunk, Delivery};
 use crate::shard::outlet::{Giving, GuestRun, GuestWork, Outlet, OutsideReader, ShardEvent};
@@ -115,6 +117,9 @@ pub struct GuestConfig {
     /// The paths of streams. The shards of a server have clones of the same ones; `None`: the shard
     /// has its own.
     pub streams: Option<StreamPaths>,
+    /// The secret from which the keys of subscriptions come: of tokens, and of signatures. The
+    /// shards of a server have the same one; `None`: a random one.
+    pub subscription_key: Option<[u8; 32]>,
     /// The models, and the limits of agents. Without a model there are no agents.
     pub agents: AgentSettings,
     /// The settings for connections to servers of models: names and trusted certificates.
@@ -142,6 +147,7 @@ impl Default for GuestConfig {
             mcp_places: None,
             conversations: None,
             streams: None,
+            subscription_key: None,
             agents: AgentSettings::default(),
             outgoing: OutgoingConfig::default(),
             listens: true,
@@ -188,6 +194,8 @@ pub struct Guests<R: Reactor + 'static> {
     pub(in crate::server) recalls: Recalls,
     /// The streams of the Durable Streams protocol.
     pub(in crate::server) durable: Durable,
+    /// The subscriptions to such streams.
+    pub(in crate::server) subscriptions: Subscriptions,
     /// The runs of agents.
     pub(in crate::server) agents: Agents,
     /// The counts of ended executions.
@@ -225,6 +233,8 @@ pub struct Served {
     pub(in crate::server) named: Option<Box<Named>>,
     /// The number of its stream, if it is one.
     pub(in crate::server) stream: Option<usize>,
+    /// The part of a subscription that it keeps, if it does.
+    pub(in crate::server) subscription: Option<Box<Value>>,
 }
 
 /// The destination of a subscriber's deliveries.
@@ -253,6 +263,7 @@ impl<R: Reactor + 'static> Guests<R> {
             conversations: guests.conversations.unwrap_or_default(),
             archive: Archive::default(),
             recalls: Recalls::default(),
+            subscriptions: Subscriptions::new(guests.subscription_key),
             durable: Durable::new(guests.streams.unwrap_or_default()),
             doors: DoorsHere::new(guests.doors, guests.named_doors),
             log: guests.log,
@@ -332,6 +343,9 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
         }
         if shard.guests.durable.is_busy() {
             durable::settle(shard);
+        }
+        if shard.guests.subscriptions.has_any() {
+            subscriptions::settle(shard);
         }
         // A send earlier in this turn may have made room for these readers.
         shard.guests.release_readers();

@@ -133,8 +133,9 @@ impl Server {
         let (doors, named_doors) =
             (shards[0].guests.doors.clone(), shards[0].guests.named_doors.clone());
         endpoint::prepare_documents();
-        let mut mcp_key = [0; 32];
+        let (mut mcp_key, mut subscription_key) = ([0; 32], [0; 32]);
         crate::reactor::random_bytes(&mut mcp_key).map_err(ServerError::Shard)?;
+        crate::reactor::random_bytes(&mut subscription_key).map_err(ServerError::Shard)?;
         let mcp_places = Places::default();
         let (conversations, streams) = (Conversations::default(), StreamPaths::default());
         let ends = ShardEnds::default();
@@ -144,6 +145,7 @@ impl Server {
             config.engine.shard = index as u8;
             let guests = &mut config.guests;
             guests.mcp_key.get_or_insert(mcp_key);
+            guests.subscription_key.get_or_insert(subscription_key);
             guests.doors = doors.clone();
             guests.named_doors.clone_from(&named_doors);
             guests.mcp_places.get_or_insert_with(|| mcp_places.clone());

@@ -7,6 +7,7 @@
 //! - `executions`: what clients may know of executions, and `conversations`: threads of these;
 //! - `calls`: the calls of the HTTP API that run tools;
 //! - `durable`: streams that clients write, of the Durable Streams protocol;
+//! - `subscriptions`: workers that are woken when such streams have more;
 //! - `mcp`: the Model Context Protocol;
 //! - `workers`: tools whose work is done by clients;
 //! - `agents`: runs of models, and `outgoing`: connections to the servers of models;
@@ -49,6 +50,7 @@ mod renewal;
 mod shm;
 mod spans;
 mod streams;
+mod subscriptions;
 mod turn;
 mod upstreams;
 mod workers;

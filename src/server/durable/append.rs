@@ -1,8 +1,10 @@
 //! Appends to streams: judged, published message by message, and answered when the disk has them.
 
+use super::paths::Raised;
 use super::state::Judged;
 use super::{
-    Publishing, Unconfirmed, answer_waiting, keep, not_kept, refuse, remove, rest, touch, wait,
+    Key, Publishing, Unconfirmed, answer_waiting, find, keep, not_kept, refuse, remove, rest,
+    tell_moved, touch, wait,
 };
 use crate::base::ExecutionId;
 use crate::endpoint::durable::answer_refused;
@@ -14,6 +16,7 @@ use crate::reactor::{ConnectionId, Reactor};
 use crate::server::hub::Answered;
 use crate::server::{ServerShard, hub};
 use crate::stream::Kind;
+use crate::wire::durable::Mode;
 use crate::wire::http1::Status;
 
 /// Appends to a stream, closes it, or both.
@@ -30,19 +33,47 @@ pub(super) fn append<R: Reactor + 'static>(
         return refuse(shard, id, &error.retry_after(limits::BUSY_RETRY_AFTER));
     }
     if stream.publishing.is_some() {
-        stream.waiting.push_back((id, appended));
+        stream.waiting.push_back((Some(id), appended));
         return wait(shard, id);
     }
-    match begin(shard, id, at, &appended) {
+    match begin(shard, Some(id), at, &appended) {
         None => wait(shard, id),
         Some(answer) => hub::answer(shard, id, &answer),
     }
 }
 
-/// Begins an append. Returns the answer if it was refused.
+/// Appends a message about a wake to a stream of this shard. It wakes no subscription. Returns the
+/// reason if there is no such stream, or it takes nothing.
+pub(in crate::server) fn append_wake<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    key: &Key,
+    message: Vec<u8>,
+) -> Result<(), &'static str> {
+    let at = find(shard, key).ok_or("there is no such stream")?;
+    let stream = &mut shard.guests.durable.streams[at];
+    if stream.state.is_gone || stream.state.config.mode() != Mode::Json {
+        return Err("it is no stream of JSON");
+    }
+    if stream.waiting.len() + stream.unconfirmed.len() >= limits::DURABLE_WAITING_MAX {
+        return Err("too many appends to it wait for the disk");
+    }
+    let media_type = Some(stream.state.config.media_type.clone());
+    let appended = Box::new(Appended { media_type, body: message, ..Appended::default() });
+    if stream.publishing.is_some() {
+        stream.waiting.push_back((None, appended));
+        return Ok(());
+    }
+    match begin(shard, None, at, &appended) {
+        None => Ok(()),
+        Some(_) => Err("it takes nothing"),
+    }
+}
+
+/// Begins an append. Returns the answer if it was refused. Without a connection it is one of the
+/// server's own, which wakes no subscription.
 fn begin<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
-    id: ConnectionId,
+    id: Option<ConnectionId>,
     at: usize,
     appended: &Appended,
 ) -> Option<Answer> {
@@ -54,7 +85,7 @@ fn begin<R: Reactor + 'static>(
         Judged::Refused(answer) => return Some(answer),
         Judged::Repeated(answer) => {
             let (seq, position) = (u64::MAX, stream.state.tail);
-            confirm_later(shard, at, Some(id), (answer, seq, position, false));
+            confirm_later(shard, at, (id, false), (answer, seq, position, false));
             return None;
         }
         Judged::Accepted(messages) => messages,
@@ -75,7 +106,8 @@ fn begin<R: Reactor + 'static>(
     stream.tail.position.set(stream.state.tail);
     stream.tail.is_closed.set(stream.state.closed.is_some());
     stream.publishing = Some(Publishing {
-        connection: Some(id),
+        connection: id,
+        is_silent: id.is_none(),
         answer: stream.state.accepted(appended),
         left: messages.into_iter().rev().map(Box::from).collect(),
         published_bytes: 0,
@@ -129,14 +161,14 @@ fn end_publishing<R: Reactor + 'static>(
     place: ExecutionId,
     publishing: Publishing,
 ) {
-    let Publishing { connection, answer, closes, .. } = publishing;
+    let Publishing { connection, is_silent, answer, closes, .. } = publishing;
     let stream = &shard.guests.durable.streams[at];
     let (execution, position) = (stream.execution, stream.state.tail);
     let seq = shard.runs[place.slot.index as usize].as_ref().map_or(0, |run| run.head_seq());
     if closes {
         let _ = shard.finish(execution, Ok(())); // It may have just been cancelled.
     }
-    confirm_later(shard, at, connection, (answer, seq, position, closes));
+    confirm_later(shard, at, (connection, is_silent), (answer, seq, position, closes));
 }
 
 /// Makes an answer wait until the disk has everything so far.
@@ -147,7 +179,7 @@ pub(super) fn answer_when_kept<R: Reactor + 'static>(
     answer: Answer,
 ) -> Answered {
     let position = shard.guests.durable.streams[at].state.tail;
-    confirm_later(shard, at, Some(id), (answer, u64::MAX, position, false));
+    confirm_later(shard, at, (Some(id), false), (answer, u64::MAX, position, false));
     wait(shard, id)
 }
 
@@ -155,7 +187,7 @@ pub(super) fn answer_when_kept<R: Reactor + 'static>(
 fn confirm_later<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     at: usize,
-    connection: Option<ConnectionId>,
+    (connection, is_silent): (Option<ConnectionId>, bool),
     (answer, seq, position, is_end): (Answer, u64, u64, bool),
 ) {
     let execution = shard.guests.durable.streams[at].execution;
@@ -164,7 +196,8 @@ fn confirm_later<R: Reactor + 'static>(
     let stream = &mut durable.streams[at];
     let seq = seq.min(head_seq);
     let is_end = is_end || (seq == head_seq && stream.state.closed.is_some());
-    stream.unconfirmed.push_back(Unconfirmed { connection, answer, seq, position, is_end });
+    let next = Unconfirmed { connection, answer, seq, position, is_end, is_silent };
+    stream.unconfirmed.push_back(next);
     durable.make_busy(at);
 }
 
@@ -178,6 +211,9 @@ pub(in crate::server) fn settle<R: Reactor + 'static>(shard: &mut ServerShard<R>
         begin_next(shard, at);
     }
     remove::settle(shard);
+    if shard.guests.durable.untold != 0 {
+        tell_moved(shard);
+    }
 }
 
 /// Answers everything of a stream that the disk has.
@@ -194,6 +230,7 @@ fn confirm<R: Reactor + 'static>(shard: &mut ServerShard<R>, at: usize) {
         let answer = match is_kept {
             Ok(_) => {
                 stream.shown = stream.shown.max(next.position);
+                show_tail(shard, at, next.position, next.is_silent);
                 next.answer
             }
             Err(refused) => answer_refused(&not_kept(refused)),
@@ -201,6 +238,22 @@ fn confirm<R: Reactor + 'static>(shard: &mut ServerShard<R>, at: usize) {
         if let Some(id) = next.connection {
             answer_waiting(shard, id, &answer);
         }
+    }
+}
+
+/// Shows the end of a stream to all shards, and wakes subscriptions if it has moved.
+fn show_tail<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    at: usize,
+    position: u64,
+    is_silent: bool,
+) {
+    let durable = &mut shard.guests.durable;
+    let stream = &mut durable.streams[at];
+    let Some(head) = &stream.head else { return };
+    if head.raise_tail(position) == Raised::Moved && !is_silent {
+        let key = stream.key.clone();
+        durable.note_moved(&key);
     }
 }
 
@@ -238,10 +291,10 @@ fn begin_next<R: Reactor + 'static>(shard: &mut ServerShard<R>, at: usize) {
             return;
         }
         let Some((id, appended)) = stream.waiting.pop_front() else { return };
-        if shard.guests.hub.connection(id).is_none() {
+        if id.is_some_and(|id| shard.guests.hub.connection(id).is_none()) {
             continue; // Nothing of it was accepted.
         }
-        if let Some(answer) = begin(shard, id, at, &appended) {
+        if let (Some(answer), Some(id)) = (begin(shard, id, at, &appended), id) {
             answer_waiting(shard, id, &answer);
         }
     }

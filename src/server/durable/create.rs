@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::paths::Key;
+use super::paths::{Key, StreamHead};
 use super::reader::Tail;
 use super::state::{self, Closed, Config, StreamState};
 use super::{Publishing, Stream, append, find, own_index, refuse, remove, rest, touch, wait};
@@ -109,6 +109,7 @@ fn begin<R: Reactor + 'static>(
     let answer = shard.guests.durable.streams[at].state.created(Some(location));
     let publishing = Publishing {
         connection: Some(id),
+        is_silent: false,
         answer,
         left: messages.into_iter().rev().collect(),
         published_bytes: 0,
@@ -234,6 +235,7 @@ fn insert<R: Reactor + 'static>(
         fork_count: 0,
         tail,
         shown: origin,
+        head: None,
         publishing: None,
         waiting: Default::default(),
         unconfirmed: Default::default(),
@@ -247,7 +249,7 @@ fn insert<R: Reactor + 'static>(
 }
 
 /// Returns the options of the execution of a stream.
-pub(super) fn options_of(owner: Principal) -> ExecuteOptions {
+pub(in crate::server) fn options_of(owner: Principal) -> ExecuteOptions {
     ExecuteOptions {
         grows: true,
         deliver: Deliver::WhenDurable,
@@ -274,7 +276,11 @@ fn open<R: Reactor + 'static>(
     let execution = opened.map_err(executions::refusal)?;
     let now = shard.now;
     let durable = &mut shard.guests.durable;
-    durable.streams[at].execution = execution;
+    let stream = &mut durable.streams[at];
+    stream.execution = execution;
+    let head = StreamHead::new(execution, stream.origin, stream.origin);
+    stream.head = Some(Arc::clone(&head));
+    durable.paths.show(&stream.key, head);
     durable.by_execution.insert(execution, at);
     durable.note_present(at, now);
     Ok(())

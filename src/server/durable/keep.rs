@@ -1,6 +1,7 @@
 //! The description of a stream on the disk, and streams from before a restart.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
@@ -12,7 +13,7 @@ use crate::journal::Refused;
 use crate::journal::format::Lsn;
 use crate::reactor::Reactor;
 use crate::server::ServerShard;
-use crate::server::durable::paths::Key;
+use crate::server::durable::paths::{Key, StreamHead};
 use crate::server::guests::{Guests, ServedRun};
 use crate::shard::journal::{AmendError, Described, OpenKept, ResumeError};
 
@@ -183,6 +184,8 @@ fn enter<R: Reactor + 'static>(shard: &mut ServerShard<R>, kept: &KeptStream) ->
     tail.voids.replace(state.voids.clone());
     let key = Key { owner: kept.owner.clone(), path };
     let (shown, now, own) = (state.tail, shard.now, own_index(shard));
+    let head = StreamHead::new(kept.execution, origin, shown);
+    let is_gone = state.is_gone;
     let durable = &mut shard.guests.durable;
     let at = durable.streams.insert(Stream {
         key: key.clone(),
@@ -193,6 +196,7 @@ fn enter<R: Reactor + 'static>(shard: &mut ServerShard<R>, kept: &KeptStream) ->
         fork_count: 0,
         tail,
         shown,
+        head: Some(Arc::clone(&head)),
         publishing: None,
         waiting: Default::default(),
         unconfirmed: Default::default(),
@@ -202,6 +206,10 @@ fn enter<R: Reactor + 'static>(shard: &mut ServerShard<R>, kept: &KeptStream) ->
         deadline: None,
     });
     durable.paths.claim(&key, own);
+    if !is_gone {
+        durable.paths.show(&key, head);
+        durable.note_moved(&key);
+    }
     durable.by_key.insert(key, at);
     durable.by_execution.insert(kept.execution, at);
     (at, is_whole)

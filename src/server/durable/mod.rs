@@ -31,10 +31,13 @@ mod state_tests;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::rc::Rc;
+use std::sync::Arc;
 
-pub(in crate::server) use append::settle;
+pub(in crate::server) use append::{append_wake, settle};
 pub(in crate::server) use keep::{described, fill, kept_streams};
 pub use paths::StreamPaths;
+pub(in crate::server) use create::options_of;
+pub(in crate::server) use paths::{Key, Seen};
 pub(in crate::server) use read::{answer_late, go_on};
 pub(in crate::server) use remove::fire_deadlines;
 use slab::Slab;
@@ -42,10 +45,11 @@ use slab::Slab;
 use crate::base::{ExecutionId, Handle, Instant, Principal};
 use crate::endpoint::{Answer, ApiError, Appended, DurableAsk, DurableCall};
 use crate::reactor::{ConnectionId, Reactor};
-use crate::server::durable::paths::Key;
+use crate::server::durable::paths::StreamHead;
 use crate::server::durable::reader::{Part, Parts, Tail};
 use crate::server::durable::state::StreamState;
 use crate::server::hub::Answered;
+use crate::server::peers::ToPeer;
 use crate::server::{ServerShard, executions, hub, peers};
 use crate::wire::http1::Status;
 
@@ -64,6 +68,8 @@ pub(in crate::server) struct Durable {
     present: VecDeque<(usize, Instant)>,
     /// Removals whose answers wait for the disk.
     removals: Vec<(Option<ConnectionId>, remove::Awaited)>,
+    /// The shards that have to look at streams which have moved, one bit each.
+    untold: u64,
 }
 
 /// One stream.
@@ -80,9 +86,11 @@ struct Stream {
     tail: Rc<Tail>,
     /// The position behind everything that is kept.
     shown: u64,
+    /// The same for all shards, once there is an execution.
+    head: Option<Arc<StreamHead>>,
     /// The append that is being published, and those that wait for it.
     publishing: Option<Publishing>,
-    waiting: VecDeque<(ConnectionId, Box<Appended>)>,
+    waiting: VecDeque<(Option<ConnectionId>, Box<Appended>)>,
     /// The answers that wait for the disk.
     unconfirmed: VecDeque<Unconfirmed>,
     is_busy: bool,
@@ -96,6 +104,8 @@ struct Stream {
 #[derive(Debug)]
 struct Publishing {
     connection: Option<ConnectionId>,
+    /// True if it wakes no subscription.
+    is_silent: bool,
     answer: Answer,
     /// The messages that are left, the last one first.
     left: Vec<Box<[u8]>>,
@@ -115,6 +125,8 @@ struct Unconfirmed {
     position: u64,
     /// True if it waits for the end of the execution.
     is_end: bool,
+    /// True if it wakes no subscription.
+    is_silent: bool,
 }
 
 impl Durable {
@@ -126,7 +138,7 @@ impl Durable {
     /// True if the disk or a ring has moved for somebody, or a removal waits for the disk.
     #[inline]
     pub fn is_busy(&self) -> bool {
-        !self.busy.is_empty() || !self.removals.is_empty()
+        !self.busy.is_empty() || !self.removals.is_empty() || self.untold != 0
     }
 
     /// Returns the time at which the next stream may end, or leave the engine.
@@ -168,6 +180,16 @@ impl Durable {
         if stream.state.closed.is_none() {
             stream.state.closed = Some(state::Closed::default());
         }
+    }
+
+    /// The paths of all shards.
+    pub fn paths(&self) -> &StreamPaths {
+        &self.paths
+    }
+
+    /// Notes that a stream has moved or is gone. Subscriptions look at it.
+    fn note_moved(&mut self, key: &Key) {
+        self.untold |= self.paths.note_moved(key);
     }
 
     fn make_busy(&mut self, at: usize) {
@@ -224,6 +246,7 @@ pub(in crate::server) fn answer<R: Reactor + 'static>(
     }
     match ask {
         DurableAsk::Create(_) => unreachable!("it was handled above"),
+        DurableAsk::Control(_) => unreachable!("subscriptions answer it"),
         DurableAsk::Append(appended) => append::append(shard, id, at, appended),
         DurableAsk::Read(ask) => read::read(shard, id, at, &ask),
         DurableAsk::Describe => read::describe(shard, id, at),
@@ -249,11 +272,19 @@ pub(in crate::server) fn home_of<R: Reactor + 'static>(
         let source = key_of(shard, principal, fork.source.clone());
         return paths.find(&source).map(usize::from);
     }
+    Some(home_of_new(shard, &call.path))
+}
+
+/// Returns the shard for something new at this path.
+pub(in crate::server) fn home_of_new<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    path: &str,
+) -> usize {
     let shards = shard.guests.peers.listening_count().max(1);
-    let hash = call.path.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+    let hash = path.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3) // FNV-1a.
     });
-    Some((hash >> 16) as usize % shards)
+    (hash >> 16) as usize % shards
 }
 
 fn key_of<R: Reactor + 'static>(
@@ -308,7 +339,7 @@ fn wall_us<R: Reactor + 'static>(shard: &ServerShard<R>) -> u64 {
 }
 
 /// Makes a connection wait for the answer to its request.
-fn wait<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: ConnectionId) -> Answered {
+pub(in crate::server) fn wait<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: ConnectionId) -> Answered {
     let hub = &mut shard.guests.hub;
     let connection = hub.connection(id).expect("its request is being answered");
     connection.doing = hub::connection::Doing::Elsewhere;
@@ -317,7 +348,7 @@ fn wait<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: ConnectionId) -> A
 }
 
 /// Answers a connection that has waited, if it still does.
-fn answer_waiting<R: Reactor + 'static>(
+pub(in crate::server) fn answer_waiting<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
     answer: &Answer,
@@ -353,6 +384,20 @@ pub(in crate::server) fn note_room<R: Reactor + 'static>(
     let durable = &mut shard.guests.durable;
     if let Some(&at) = durable.by_execution.get(&id) {
         durable.make_busy(at);
+    }
+}
+
+/// Tells the shards with subscriptions that streams have moved. One that takes no messages now is
+/// told later.
+fn tell_moved<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
+    let untold = std::mem::take(&mut shard.guests.durable.untold);
+    for peer in (0..u64::BITS as usize).filter(|peer| untold & 1 << peer != 0) {
+        if peer == peers::own_index(shard) {
+            continue; // It looks at the end of this turn.
+        }
+        if peers::send(shard, peer, ToPeer::StreamsMoved) == Err(crate::shard::CallError::Busy) {
+            shard.guests.durable.untold |= 1 << peer;
+        }
     }
 }
 

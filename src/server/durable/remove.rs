@@ -74,7 +74,11 @@ fn take_away<R: Reactor + 'static>(
             }
         };
         touch(shard, at);
-        let execution = shard.guests.durable.streams[at].execution;
+        let durable = &mut shard.guests.durable;
+        let execution = durable.streams[at].execution;
+        let key = durable.streams[at].key.clone();
+        durable.paths.hide(&key);
+        durable.note_moved(&key);
         return Ok(noted.map_or(Awaited::Nothing, |lsn| Awaited::Described(execution, lsn)));
     }
     let execution = stream.execution;
@@ -128,11 +132,12 @@ pub(super) fn drop_entry<R: Reactor + 'static>(shard: &mut ServerShard<R>, at: u
     durable.by_key.remove(&key);
     durable.by_execution.remove(&execution);
     durable.paths.free(&key, own);
+    durable.note_moved(&key);
     if let Some(deadline) = deadline {
         durable.deadlines.remove(&(deadline, at));
     }
     durable.busy.retain(|other| *other != at);
-    let waiting = waiting.into_iter().map(|(id, _)| Some(id));
+    let waiting = waiting.into_iter().map(|(id, _)| id);
     let publishing = publishing.into_iter().map(|publishing| publishing.connection);
     let unconfirmed = unconfirmed.into_iter().map(|unconfirmed| unconfirmed.connection);
     let answer = answer_refused(&crate::engine::NotFound.into());

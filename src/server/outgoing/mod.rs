@@ -192,8 +192,8 @@ pub(crate) fn set_exchange_reading<R: Reactor + 'static>(
     with_outgoing(shard, |outgoing, now| outgoing.set_reading(id, is_reading, now));
 }
 
-/// Returns the next event of an exchange of an agent. `body` has to be empty. With [`ResponseEvent::Body`], the
-/// bytes are in it, and the next call reuses its memory.
+/// Returns the next event of an exchange of an agent. `body` has to be empty. With
+/// [`ResponseEvent::Body`], the bytes are in it, and the next call reuses its memory.
 pub(crate) fn poll_response<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     body: &mut Vec<u8>,

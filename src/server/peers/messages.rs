@@ -18,6 +18,7 @@ use smallvec::SmallVec;
 use crate::base::Principal;
 use crate::endpoint::ApiCall;
 use crate::reactor::{ConnectionId, Reactor};
+use crate::server::durable::Key;
 use crate::server::mcp::SessionName;
 use crate::server::peers::gather::{self, Gathering};
 use crate::server::peers::join::{self, Joining};
@@ -48,6 +49,10 @@ pub enum ToPeer {
     Notify(SessionName, Vec<u8>),
     /// Memory that the shard has ordered, by the number of the order.
     Bought(u64, Box<Bought>),
+    /// Streams have moved that subscriptions of the shard may wait for.
+    StreamsMoved,
+    /// A message about a wake, for the stream of this owner and this path.
+    Wake(Box<Key>, Vec<u8>),
     /// This shard has died.
     Died(u8),
 }
@@ -261,6 +266,10 @@ impl fmt::Debug for ToPeer {
                 write!(out, "Notify({session}, {} bytes)", bytes.len())
             }
             ToPeer::Bought(number, _) => write!(out, "Bought({number})"),
+            ToPeer::StreamsMoved => out.write_str("StreamsMoved"),
+            ToPeer::Wake(key, message) => {
+                write!(out, "Wake({:?}, {} bytes)", key.path, message.len())
+            }
             ToPeer::Died(peer) => write!(out, "Died({peer})"),
         }
     }

@@ -8,7 +8,7 @@ use crate::server::hub::connection::{Connection, Doing};
 use crate::server::peers::ToPeer;
 use crate::server::peers::moves::Moving;
 use crate::server::turn::sockets;
-use crate::server::{ServerShard, calls, durable, hub, mcp, peers, records, workers};
+use crate::server::{ServerShard, calls, durable, hub, mcp, peers, records, subscriptions, workers};
 use crate::shard::handle::Command;
 use crate::tool::AGENT;
 
@@ -37,6 +37,9 @@ fn named_home<R: Reactor + 'static>(
     }
     if let ApiCall::Durable(call) = call {
         let principal = hub::principal_of(shard, id);
+        if call.is_control() {
+            return subscriptions::home_of(shard, call, principal);
+        }
         return durable::home_of(shard, call, principal);
     }
     None

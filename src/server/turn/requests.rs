@@ -8,7 +8,7 @@ use crate::reactor::{ConnectionId, Reactor};
 use crate::server::hub::Answered;
 use crate::server::turn::{parts, recall};
 use crate::server::{
-    ServerShard, calls, durable, executions, hub, mcp, peers, shm, streams, workers,
+    ServerShard, calls, durable, executions, hub, mcp, peers, shm, streams, subscriptions, workers,
 };
 use crate::shard::ExecuteError;
 use crate::wire::http1::Status;
@@ -60,6 +60,9 @@ pub(in crate::server) fn carry_out_call<R: Reactor + 'static>(
         ApiCall::ReadDoor(door) => shm::read_at_door(shard, id, &door),
         ApiCall::Produce(produce) => shm::produce_at_door(shard, id, *produce, principal),
         ApiCall::Thread(call) => calls::ask_thread(shard, id, *call, principal),
+        ApiCall::Durable(call) if call.is_control() => {
+            subscriptions::answer(shard, id, *call, principal)
+        }
         ApiCall::Durable(call) => durable::answer(shard, id, *call, principal),
         other => {
             let reply = answer_now(shard, &other, principal);

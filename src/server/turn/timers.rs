@@ -10,7 +10,7 @@ use crate::server::hub::Beat;
 use crate::server::hub::clock::earlier;
 use crate::server::hub::connection::Timer;
 use crate::server::turn::{recall, sockets};
-use crate::server::{ServerShard, calls, durable, mcp, outgoing, workers};
+use crate::server::{ServerShard, calls, durable, mcp, outgoing, subscriptions, workers};
 
 /// Handles a limited number of expired timers. The rest waits for the next turns, so that
 /// chunks are not delayed.
@@ -65,6 +65,7 @@ pub(in crate::server) fn fire_timers<R: Reactor + 'static>(shard: &mut ServerSha
     mcp::fire_mcp_deadlines(shard);
     outgoing::fire_outgoing_timers(shard);
     durable::fire_deadlines(shard);
+    subscriptions::fire_deadlines(shard);
 }
 
 impl<R: Reactor + 'static> Guests<R> {
@@ -74,7 +75,8 @@ impl<R: Reactor + 'static> Guests<R> {
         let outgoing = self.outgoing.as_ref().and_then(|outgoing| outgoing.next_deadline());
         let here = earlier(self.hub.next_deadline(), self.workers.next_deadline());
         let there = earlier(self.peers.remotes().next_deadline(), self.mcp.next_deadline());
-        earlier(earlier(here, there), earlier(outgoing, self.durable.next_deadline()))
+        let streams = earlier(self.durable.next_deadline(), self.subscriptions.next_deadline());
+        earlier(earlier(here, there), earlier(outgoing, streams))
     }
 
     /// Wakes the readers of other shards' rings whose connections take bytes again.
