@@ -88,8 +88,8 @@ pub const WEBHOOK_RETRY_MS: (u64, u64) = (1_000, 60_000);
 pub const SUBSCRIPTION_LINKS_BYTES_MAX: usize = 2 << 20;
 /// Bytes of the links that one execution keeps.
 pub const SUBSCRIPTION_PAGE_BYTES_MAX: usize = 20 << 10;
-/// Executions that keep the links of a subscription. Digests of paths select them, so some have more
-/// than others.
+/// Executions that keep the links of a subscription. Digests of paths select them, so some have
+/// more than others.
 pub const SUBSCRIPTION_PAGES_MAX: usize = 256;
 
 const _: () = {

@@ -60,7 +60,8 @@ fn a_new_stream_is_linked_before_its_first_append() {
     assert_eq!(subscription.note_stream("events/a", Some(seen(1, 0, 0))), Noted::Same);
     assert_eq!(subscription.note_stream("other/a", Some(seen(2, 0, 9))), Noted::Same);
     assert!(subscription.links.is_empty());
-    assert_eq!(subscription.note_stream("events/a", Some(seen(1, 4, 9))), Noted::Changed); // A fork.
+    // A fork.
+    assert_eq!(subscription.note_stream("events/a", Some(seen(1, 4, 9))), Noted::Changed);
     assert_eq!((subscription.links["events/a"].acked, subscription.links["events/a"].tail), (4, 9));
 }
 
