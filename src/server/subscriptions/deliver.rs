@@ -58,7 +58,9 @@ fn offer<R: Reactor + 'static>(shard: &mut ServerShard<R>, at: usize, path: &str
         Some(home) if home != peers::own_index(shard) => {
             let message = ToPeer::Wake(Box::new(key), message);
             if peers::send(shard, home, message).is_err() {
-                log_lost(shard, "its shard takes no messages now");
+                shard.guests.subscriptions.all[at].state.offer_later(now_us);
+                let again = shard.now + Duration::from_millis(limits::WEBHOOK_RETRY_MS.0);
+                shard.guests.subscriptions.arm(at, Some(again));
             }
         }
         Some(_) => wake_here(shard, &key, message),

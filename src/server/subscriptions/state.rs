@@ -302,6 +302,10 @@ impl Subscription {
             let wake = self.wake.as_mut().expect("it has a deadline");
             match wake.stage {
                 Stage::Retrying => return self.send_again(now_us),
+                Stage::Offered => {
+                    wake.deadline_us = None;
+                    return self.wake_again(now_us);
+                }
                 _ => self.wake = None,
             }
         }
@@ -334,6 +338,14 @@ impl Subscription {
             Stage::Sending => self.send_again(now_us),
             Stage::Offered => Some(Act::Offer(self.first_pending()?.into())),
             Stage::Awaiting | Stage::Retrying | Stage::Held(_) => None,
+        }
+    }
+
+    /// Tells workers about the present wake again after some time, because they were not reached.
+    pub fn offer_later(&mut self, now_us: u64) {
+        let delay_us = limits::WEBHOOK_RETRY_MS.0 * 1_000;
+        if let Some(wake) = self.wake.as_mut().filter(|wake| wake.stage == Stage::Offered) {
+            wake.deadline_us = Some(now_us + delay_us);
         }
     }
 

@@ -245,6 +245,22 @@ fn a_callback_may_come_before_the_answer_of_the_webhook() {
 }
 
 #[test]
+fn workers_that_were_not_reached_are_told_again() {
+    let mut subscription = pull();
+    subscription.note_stream("events/a", Some(seen(1, 0, 9)));
+    subscription.advance(0, name);
+    subscription.offer_later(0);
+    let due_us = subscription.deadline_us().unwrap();
+    let act = Some(Act::Offer("events/a".into()));
+    assert_eq!(subscription.advance(due_us - 1, name), None);
+    assert_eq!(subscription.advance(due_us, name), act);
+    assert_eq!((subscription.generation, subscription.deadline_us()), (1, None));
+    subscription.claim("one", 0, name).unwrap();
+    subscription.offer_later(0); // A worker has it.
+    assert_eq!(subscription.deadline_us(), Some(LEASE_MS * 1_000));
+}
+
+#[test]
 fn workers_are_woken_again_after_a_restart() {
     let mut subscription = pull();
     subscription.note_stream("events/a", Some(seen(1, 0, 9)));
