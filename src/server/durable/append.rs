@@ -3,8 +3,8 @@
 use super::paths::Raised;
 use super::state::Judged;
 use super::{
-    Key, Publishing, Unconfirmed, answer_waiting, find, keep, not_kept, refuse, remove, rest,
-    tell_moved, touch, wait,
+    Key, Publishing, Stream, Unconfirmed, answer_waiting, find, keep, not_kept, refuse, remove,
+    rest, tell_moved, touch, wait,
 };
 use crate::base::ExecutionId;
 use crate::endpoint::durable::answer_refused;
@@ -249,11 +249,9 @@ fn show_tail<R: Reactor + 'static>(
     is_silent: bool,
 ) {
     let durable = &mut shard.guests.durable;
-    let stream = &mut durable.streams[at];
-    let Some(head) = &stream.head else { return };
+    let Stream { head: Some(head), key, .. } = &durable.streams[at] else { return };
     if head.raise_tail(position) == Raised::Moved && !is_silent {
-        let key = stream.key.clone();
-        durable.note_moved(&key);
+        durable.untold |= durable.paths.note_moved(key);
     }
 }
 

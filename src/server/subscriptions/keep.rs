@@ -80,23 +80,20 @@ pub(super) fn create<R: Reactor + 'static>(
             return Err(answer);
         }
     };
-    let at = insert(
-        shard,
+    let kept = Kept {
         key,
-        Kept {
-            key: Key { owner: None, path: Box::default() },
-            id,
-            base,
-            mark,
-            created_us: records::wall_us(shard),
-            state,
-            execution,
-            pages: Vec::new(),
-            deadline: None,
-            sending: None,
-            is_queued: false,
-        },
-    );
+        id,
+        base,
+        mark,
+        created_us: records::wall_us(shard),
+        state,
+        execution,
+        pages: Vec::new(),
+        deadline: None,
+        sending: None,
+        is_queued: false,
+    };
+    let at = insert(shard, kept);
     match note(shard, at) {
         Ok(lsn) => Ok((at, lsn)),
         Err(refused) => {
@@ -128,9 +125,10 @@ fn begin<R: Reactor + 'static>(
 }
 
 /// Enters a subscription in the table.
-fn insert<R: Reactor + 'static>(shard: &mut ServerShard<R>, key: Key, kept: Kept) -> usize {
+fn insert<R: Reactor + 'static>(shard: &mut ServerShard<R>, kept: Kept) -> usize {
+    let key = kept.key.clone();
     let subscriptions = &mut shard.guests.subscriptions;
-    let at = subscriptions.all.insert(Kept { key: key.clone(), ..kept });
+    let at = subscriptions.all.insert(kept);
     subscriptions.by_key.insert(key, at);
     at
 }
@@ -375,23 +373,20 @@ pub(in crate::server) fn fill<R: Reactor + 'static>(shard: &mut ServerShard<R>, 
         let paths = shard.guests.durable.paths().clone();
         paths.claim(&key, own);
         paths.set_subscriber(own, true);
-        let at = insert(
-            shard,
-            key.clone(),
-            Kept {
-                key,
-                id: text("id"),
-                base: text("base"),
-                mark: text("mark"),
-                created_us: described["created_us"].as_u64().unwrap_or(0),
-                state,
-                execution: *execution,
-                pages: own_pages,
-                deadline: None,
-                sending: None,
-                is_queued: false,
-            },
-        );
+        let kept = Kept {
+            key,
+            id: text("id"),
+            base: text("base"),
+            mark: text("mark"),
+            created_us: described["created_us"].as_u64().unwrap_or(0),
+            state,
+            execution: *execution,
+            pages: own_pages,
+            deadline: None,
+            sending: None,
+            is_queued: false,
+        };
+        let at = insert(shard, kept);
         wake_again(shard, at);
     }
     // A crash has left these: their subscription was not created, or was removed.
