@@ -98,16 +98,16 @@ pub(super) const PATH_FIELDS: &[Field] = &[
     Field::new("token", Shape::Token, "A progress token.").required(),
     Field::new("name", Shape::ToolName, "The name of a tool.").required(),
     Field::new(
+        "subscription",
+        Shape::Text { bytes_max: limits::SUBSCRIPTION_ID_BYTES_MAX as u64 },
+        "The client's name of a subscription. Each principal has its own subscriptions.",
+    )
+    .required(),
+    Field::new(
         "stream",
         Shape::Text { bytes_max: limits::DURABLE_PATH_BYTES_MAX as u64 },
         "The path of a stream, of any number of parts. Each principal has its own streams. \
          `executions/ID` is the output of an execution.",
-    )
-    .required(),
-    Field::new(
-        "subscription",
-        Shape::Text { bytes_max: limits::SUBSCRIPTION_ID_BYTES_MAX as u64 },
-        "The client's name of a subscription. Each principal has its own subscriptions.",
     )
     .required(),
 ];
