@@ -25,15 +25,15 @@ use crate::server::mcp::{Mcp, McpReceiver};
 use crate::server::outgoing::Outgoing;
 use crate::server::peers::{Peers, ToPeer};
 use crate::server::shm::lines::LastWord;
-use crate::server::subscriptions::Subscriptions;
 use crate::server::shm::{Door, DoorsHere, Named, ProcessSeat};
+use crate::server::subscriptions::Subscriptions;
 use crate::server::turn::recall::{self, Recalls};
 use crate::server::workers::Workers;
 use crate::server::workers::open_call::OpenCall;
 use crate::server::{
     AgentSettings, Log, NamedDoors, OutgoingConfig, Places, Spans, UpstreamMeter, agents, calls,
-    conversations, durable, executions, hub, outgoing, peers, records, shm,
-    subscriptions, turn, workers,
+    conversations, durable, executions, hub, outgoing, peers, records, shm, subscriptions, turn,
+    workers,
 };
 use crate::shard::delivery::{Chunk, Delivery};
 use crate::shard::outlet::{Giving, GuestRun, GuestWork, Outlet, OutsideReader, ShardEvent};

@@ -34,9 +34,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 pub(in crate::server) use append::{append_wake, settle};
+pub(in crate::server) use create::options_of;
 pub(in crate::server) use keep::{described, fill, kept_streams};
 pub use paths::StreamPaths;
-pub(in crate::server) use create::options_of;
 pub(in crate::server) use paths::{Key, Seen};
 pub(in crate::server) use read::{answer_late, go_on};
 pub(in crate::server) use remove::fire_deadlines;
@@ -339,7 +339,10 @@ fn wall_us<R: Reactor + 'static>(shard: &ServerShard<R>) -> u64 {
 }
 
 /// Makes a connection wait for the answer to its request.
-pub(in crate::server) fn wait<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: ConnectionId) -> Answered {
+pub(in crate::server) fn wait<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+) -> Answered {
     let hub = &mut shard.guests.hub;
     let connection = hub.connection(id).expect("its request is being answered");
     connection.doing = hub::connection::Doing::Elsewhere;

@@ -8,7 +8,9 @@ use crate::server::hub::connection::{Connection, Doing};
 use crate::server::peers::ToPeer;
 use crate::server::peers::moves::Moving;
 use crate::server::turn::sockets;
-use crate::server::{ServerShard, calls, durable, hub, mcp, peers, records, subscriptions, workers};
+use crate::server::{
+    ServerShard, calls, durable, hub, mcp, peers, records, subscriptions, workers,
+};
 use crate::shard::handle::Command;
 use crate::tool::AGENT;
 
