@@ -542,6 +542,16 @@ fn help_is_given_and_bad_usage_exits_with_2() {
 }
 
 #[test]
+fn streams_gives_help_and_refuses_other_words() {
+    assert!(text("streams --help").contains("--work NAME"));
+    for words in ["--work nothing", "--impl nobody", "--in-flight 0", "--size 16", "more"] {
+        let output = bench(&format!("streams {words}"));
+        assert_eq!(output.status.code(), Some(2), "{words}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("--help"), "{words}");
+    }
+}
+
+#[test]
 fn every_work_of_streams_is_measured() {
     for words in ["append --streams 3 --in-flight 2", "fanout --readers 3 --rate 200", "catch-up"] {
         let words = format!("streams --work {words} --mib 1 --duration 0.05 --warmup 0 --json");

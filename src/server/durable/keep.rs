@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::reader::Tail;
-use super::state::{Closed, Config, Producer, StreamState, Undo};
+use super::state::{Before, Closed, Config, Producer, StreamState, Undo};
 use super::{Stream, own_index, remove, touch};
 use crate::base::ExecutionId;
 use crate::journal::Refused;
@@ -63,6 +63,10 @@ fn describe<R: Reactor + 'static>(guests: &Guests<R>, at: usize) -> Value {
         members["voids"] = json!(voids);
     }
     if let Some(Undo { tail, seq, producer }) = undo {
+        let producer = producer.as_ref().map(|Before { id, last }| {
+            let (epoch, seq) = last.unzip();
+            json!({"id": id, "epoch": epoch, "seq": seq})
+        });
         members["undo"] = json!({"tail": tail, "seq": seq, "producer": producer});
     }
     members
@@ -225,9 +229,8 @@ fn state_of(described: &Value) -> StreamState {
     let forked_from = &described["forked_from"];
     let undo = &described["undo"];
     let undone = |value: &Value| {
-        let before = (value[1][0].as_u64(), value[1][1].as_u64());
-        let before = before.0.zip(before.1);
-        Some((text(&value[0])?, before))
+        let last = value["epoch"].as_u64().zip(value["seq"].as_u64());
+        Some(Before { id: text(&value["id"])?, last })
     };
     StreamState {
         config: Config {

@@ -109,8 +109,16 @@ pub(super) struct Closed {
 pub(super) struct Undo {
     pub tail: u64,
     pub seq: Option<Box<str>>,
-    /// The producer of the append before it, or its name alone if it is new.
-    pub producer: Option<(Box<str>, Option<(u64, u64)>)>,
+    /// The producer of the append.
+    pub producer: Option<Before>,
+}
+
+/// A producer before its last append.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Before {
+    pub id: Box<str>,
+    /// The life and the number of the append before; `None` if there was none.
+    pub last: Option<(u64, u64)>,
 }
 
 /// A stream. See the module's text.
@@ -261,9 +269,9 @@ impl StreamState {
         self.undo = Some(Undo {
             tail: self.tail,
             seq: self.seq.clone(),
-            producer: by.as_ref().map(|by| {
-                let before = self.producer(&by.id).map(|known| (known.epoch, known.seq));
-                (by.id.clone(), before)
+            producer: by.as_ref().map(|by| Before {
+                id: by.id.clone(),
+                last: self.producer(&by.id).map(|known| (known.epoch, known.seq)),
             }),
         });
         if let Some(by) = &by {
@@ -289,9 +297,9 @@ impl StreamState {
                 self.voids.push((before, tail));
             }
             self.seq = seq;
-            if let Some((id, before)) = producer {
+            if let Some(Before { id, last }) = producer {
                 self.producers.retain(|known| known.id != id);
-                let known = before.map(|(epoch, seq)| Producer { id, epoch, seq });
+                let known = last.map(|(epoch, seq)| Producer { id, epoch, seq });
                 self.producers.extend(known);
             }
         }

@@ -143,13 +143,12 @@ pub(in crate::server) fn begin<R: Reactor + 'static>(
         return Answered::Now;
     }
     let followed = attached.iter().map(|(execution, attached)| attached.followed(*execution));
-    let open_count = attached.iter().filter(|(_, attached)| attached.is_open()).count();
     let mut stream = Box::new(Stream {
         encoding,
         body,
         is_combined,
         followed: followed.collect(),
-        open_count: open_count as u32,
+        open_count: attached.iter().filter(|(_, attached)| attached.is_open()).count() as u32,
         cancels: None,
         front,
         window: payload.map(|payload| payload.1),
