@@ -11,7 +11,7 @@ use crate::endpoint::exchange::{CONNECTION, DATE, Response, responses};
 use crate::endpoint::fields::{Field, Shape};
 use crate::endpoint::routes::{PATH_FIELDS, ROUTES, Route};
 use crate::endpoint::{
-    Answer, ApiCall, ConnectionStep, HttpConnection, StreamBody, Surroundings, Tally,
+    Answer, ApiCall, ConnectionStep, HttpConnection, StreamBody, Surroundings, Tally, durable,
 };
 use crate::wire::http1::{Method, Status};
 
@@ -76,6 +76,9 @@ impl Asking {
             };
             ("application/json", body)
         });
+        let content = || ("text/plain", "content".to_owned());
+        let is_stream = route.path == durable::ROUTE && route.method == Method::Post;
+        let body = body.or_else(|| is_stream.then(content));
         let mut asking = Asking { body, ..Asking::new(route.method, target) };
         for field in route.headers.iter().filter(required) {
             let value = example(&field.shape);
@@ -375,7 +378,10 @@ fn pages_of_configured_origins_may_ask_and_read_the_answers() {
         assert!(methods.split(", ").any(|method| method == route.method.name()), "{methods}");
         let headers = "authorization, content-type, last-event-id, x-session-id, mcp-session-id, \
                       mcp-protocol-version, mcp-method, mcp-name, traceparent, tracestate, \
-                      baggage, idempotency-key, if-none-match, range, if-range";
+                      baggage, idempotency-key, if-none-match, range, if-range, stream-seq, \
+                      stream-ttl, stream-expires-at, stream-closed, stream-forked-from, \
+                      stream-fork-offset, stream-fork-sub-offset, producer-id, producer-epoch, \
+                      producer-seq";
         assert_eq!(response.header("access-control-allow-headers"), Some(headers));
         assert!(response.header("access-control-max-age").is_some());
         assert_readable(&asked.is_refused(&access, 401, "unauthorized"));
