@@ -4,19 +4,27 @@
 //! The disk is this test binary again, in another role: `roles.rs`, `tests/role`. A machine that
 //! cannot have such a disk runs nothing of it, and the tests say why.
 
+mod appender;
+mod audit;
+mod calls;
 mod cuts;
 mod disk;
 #[path = "../../kept/found.rs"]
 mod found;
 mod gate;
 mod holes;
+mod http;
 mod image;
 #[path = "../../kept/keeper.rs"]
 mod keeper;
 #[path = "../../kept/load.rs"]
 mod load;
+mod program;
+mod real;
+mod records;
 mod rig;
 #[path = "../../role/mod.rs"]
 mod role;
 mod roles;
+mod subscriber;
 mod syncer;
