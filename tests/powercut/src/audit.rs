@@ -27,7 +27,8 @@ pub struct Audited {
 }
 
 /// True if known faults of the server are not let pass. It does not wait for the disk before it
-/// answers an opening or a part of a worker. It refuses some positions from before a restart.
+/// answers an opening or a part of a worker. It refuses some positions from before a restart,
+/// and keeps parts of the content with which a stream was to begin.
 pub fn is_strict() -> bool {
     std::env::var_os("STRICT").is_some()
 }

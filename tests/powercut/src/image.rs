@@ -26,7 +26,8 @@ struct State {
     disk: Disk,
     /// True while every operation waits.
     is_still: bool,
-    /// Maximum time of a flush.
+    /// Minimum time of a flush, and the most that chance adds.
+    flush_min: Duration,
     flush_max: Duration,
     random: Random,
 }
@@ -131,7 +132,7 @@ impl Filesystem for Image {
         let mut state = self.0.moving();
         let Ok(sectors) = state.disk.begin_flush(life.0) else { return reply.error(Errno::EIO) };
         let max_us = state.flush_max.as_micros() as u64;
-        let delay = Duration::from_micros(state.random.below(max_us));
+        let delay = state.flush_min + Duration::from_micros(state.random.below(max_us));
         let shared = Arc::clone(&self.0);
         let end = move || {
             std::thread::sleep(delay);
@@ -146,8 +147,9 @@ impl Filesystem for Image {
 
 /// Serves a disk of this size as the file `image`, until the standard input ends.
 pub fn serve(image: &Path, bytes: usize) {
-    let (flush_max, random) = (Duration::ZERO, Random::new(0));
-    let state = State { disk: Disk::new(bytes), is_still: false, flush_max, random };
+    let (flush_min, flush_max, random) = (Duration::ZERO, Duration::ZERO, Random::new(0));
+    let disk = Disk::new(bytes);
+    let state = State { disk, is_still: false, flush_min, flush_max, random };
     let shared = Arc::new(Shared { state: Mutex::new(state), moves: Condvar::new() });
     let system = Image(Arc::clone(&shared));
     let session = fuser::spawn_mount(system, image, &fuser::Config::default()).unwrap();
@@ -173,6 +175,7 @@ fn obey(shared: &Shared, words: &[&str]) -> bool {
         ["cut"] if state.disk.is_on() => state.disk.cut(),
         ["cut"] => {}
         ["cut-in", count] => state.disk.cut_in(number(count)),
+        ["flush-us", us] => state.flush_min = Duration::from_micros(number(us)),
         ["flush-max-us", us] => state.flush_max = Duration::from_micros(number(us)),
         ["fail-flush"] => state.disk.fail_flush(),
         ["fail-write", text] => state.disk.fail_write_of(bytes_of(text)),

@@ -9,6 +9,7 @@ mod audit;
 mod calls;
 mod cuts;
 mod disk;
+mod faults;
 #[path = "../../kept/found.rs"]
 mod found;
 mod gate;

@@ -24,7 +24,7 @@ const SUBSCRIBERS: usize = 8;
 const APPENDERS: usize = 4;
 
 /// The time of a load.
-const LOAD_MS: (u64, u64) = (10, 160);
+const LOAD_MS: (u64, u64) = (20, 300);
 /// Number of writes and flushes until the power goes, during a load and during a start.
 const LOAD_OPERATIONS: u64 = 250;
 const START_OPERATIONS: u64 = 60;
@@ -50,6 +50,7 @@ struct Counts {
     checked: Checked,
     audited: Audited,
     answered: u64,
+    wrongly_closed: u64,
     torn_bytes: u64,
     /// Starts that have found a torn end.
     torn: u64,
@@ -187,6 +188,9 @@ impl Campaign {
         });
         let after: u64 = appenders.iter().map(|appender| appender.answered).sum();
         counts.answered += after - before;
+        for appender in appenders.iter_mut() {
+            counts.wrongly_closed += std::mem::take(&mut appender.wrongly_closed);
+        }
         if let Place::Disk(rig) = place {
             rig.cut();
         }

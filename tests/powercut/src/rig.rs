@@ -146,6 +146,12 @@ impl Rig {
         run(&["losetup", "--find", "--show", "--direct-io=on", image])
     }
 
+    /// Lets the file system become read-only, as after an error that it has found.
+    pub fn abort(&self) {
+        let (none, flags) = (None::<&str>, MsFlags::MS_REMOUNT | MsFlags::MS_NOATIME);
+        mount(none, &self.mounted(), none, flags, Some("abort")).unwrap();
+    }
+
     /// Cuts the power, if it is still there, and unmounts the file system.
     pub fn cut(&mut self) {
         self.tell("cut");

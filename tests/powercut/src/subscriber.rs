@@ -132,7 +132,10 @@ impl Follow {
                 self.is_ended = true;
                 let error = between(event, "\"error\":\"", '"').unwrap_or("");
                 self.end = Some((state.to_owned(), error.to_owned()));
-                calls.tell_end(id, state);
+                // Nothing is kept of an end that is told because the disk has failed.
+                if !error.starts_with("the disk of the journal") {
+                    calls.tell_end(id, state);
+                }
                 if let (false, Some(last)) = (self.is_sse, &mut self.last_id) {
                     last.push_str(":end");
                 }
