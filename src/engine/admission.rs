@@ -120,7 +120,10 @@ fn could_be_seen(execution: &Execution, kinds: Kinds, seq: u64, seen: Totals) ->
         return false;
     }
     let missed = before_tail - seen;
-    let chunk_bytes_max = u64::from(execution.ring_facts().chunk_bytes_max);
+    let chunk_bytes_max = match log.is_kept() {
+        true => u64::MAX, // It may have had a longer ring before a restart.
+        false => u64::from(execution.ring_facts().chunk_bytes_max),
+    };
     let fits = |totals: Totals| totals.bytes <= totals.chunks.saturating_mul(chunk_bytes_max);
     missed.chunks <= log.tail_seq() - seq && fits(missed) && fits(seen)
 }
