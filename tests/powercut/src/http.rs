@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 /// A server that says nothing for so long has failed.
-const SILENCE_MAX: Duration = Duration::from_secs(60);
+const SILENCE_MAX: Duration = Duration::from_secs(20);
 
 /// The reply to a request.
 pub struct Reply {
@@ -92,8 +92,12 @@ impl Client {
                 Pieces { stream: &mut stream, left: 0, is_over: false }.read_to_end(&mut body)?;
             } else {
                 let length = header(&head, "content-length").and_then(|text| text.parse().ok());
-                body = vec![0; length.ok_or(ErrorKind::InvalidData)?];
-                stream.read_exact(&mut body)?;
+                let length: u64 = length.ok_or(ErrorKind::InvalidData)?;
+                let read = stream.by_ref().take(length).read_to_end(&mut body);
+                if body.len() as u64 != length {
+                    let text = format!("{} of {length} bytes, {read:?}: {head}", body.len());
+                    return Err(io::Error::other(text));
+                }
             }
         }
         if header(&head, "connection") != Some("close") {

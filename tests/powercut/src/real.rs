@@ -1,6 +1,6 @@
-//! Campaigns against the real program: 4 workers, 8 subscribers, 4 appenders, and a client that opens
-//! executions. At some moment the program is killed, or the power of its disk is cut. After the next
-//! start, the clients' own records say what has to be there.
+//! Campaigns against the real program: 4 workers, 8 subscribers, 4 appenders, and a client that
+//! opens executions. At some moment the program is killed, or the power of its disk is cut. After
+//! the next start, the clients' own records say what has to be there.
 //!
 //! 50 kills and 200 cuts, or as many as `KILLS` and `SERVER_CUTS` say. `SEED` chooses others.
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use streamdoor::base::Random;
 
-use crate::audit::is_strict;
+use crate::audit::{is_of_disk, is_strict};
 use crate::calls::{Call, Calls, whole};
 use crate::http::{Lines, between, number};
 
@@ -132,8 +132,7 @@ impl Follow {
                 self.is_ended = true;
                 let error = between(event, "\"error\":\"", '"').unwrap_or("");
                 self.end = Some((state.to_owned(), error.to_owned()));
-                // Nothing is kept of an end that is told because the disk has failed.
-                if !error.starts_with("the disk of the journal") {
+                if !is_of_disk(error) {
                     calls.tell_end(id, state);
                 }
                 if let (false, Some(last)) = (self.is_sse, &mut self.last_id) {
