@@ -89,7 +89,7 @@ pub fn part_count(id: &str) -> u64 {
 
 /// True if the worker ends this call with an error.
 pub fn is_error(id: &str) -> bool {
-    of_call(id, 0).next_u64() % 5 == 0
+    of_call(id, 0).next_u64().is_multiple_of(5)
 }
 
 /// The content of a part.

@@ -35,7 +35,7 @@ const DISK_BYTES: u64 = 192 << 20;
 /// The most that the journal may have. It never has so much, because the oldest would go then.
 const JOURNAL_BYTES: &str = "128MiB";
 /// The size of the segments from which on the journal is made anew.
-const RENEWED_BYTES: u64 = 64 << 20;
+const RENEWED_BYTES: u64 = 24 << 20;
 
 /// The place of the journal, and the way in which it crashes.
 enum Place {
