@@ -128,6 +128,9 @@ impl Follow {
             "gap" => self.has_gap = true,
             "end" => {
                 let state = between(event, "\"state\":\"", '"').expect("a state");
+                if state == "detached" {
+                    return; // The end of this connection, and not of the execution.
+                }
                 assert!(!self.is_ended, "{id}: a second end, {state}");
                 self.is_ended = true;
                 let error = between(event, "\"error\":\"", '"').unwrap_or("");
