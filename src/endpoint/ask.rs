@@ -158,7 +158,8 @@ const SEGMENTS_MAX: usize = 8;
 fn is_at(path: &str, segments: &Segments<'_>) -> bool {
     if path == durable::ROUTE {
         // The path of a stream has any number of parts.
-        return matches!(&segments[..], [first, second, _, ..] if first == "v1" && second == "stream");
+        let [first, second, _, ..] = &segments[..] else { return false };
+        return first == "v1" && second == "stream";
     }
     if path == "/" {
         return segments.is_empty();

@@ -27,16 +27,21 @@ const EXECUTIONS: &str = "executions/";
 /// The first part of the paths that no stream can have.
 const RESERVED: &str = "__ds";
 
-const TEXT: Shape = Shape::Text { bytes_max: limits::HTTP_HEADER_BYTES_MAX as u64 };
+const SHORT: Shape = Shape::Text { bytes_max: 64 };
+const SOURCE: Shape =
+    Shape::Text { bytes_max: (PREFIX.len() + limits::DURABLE_PATH_BYTES_MAX) as u64 };
+const SEQ: Shape = Shape::Text { bytes_max: limits::DURABLE_SEQ_BYTES_MAX as u64 };
+const ID: Shape = Shape::Text { bytes_max: limits::DURABLE_PRODUCER_BYTES_MAX as u64 };
 const NUMBER: Shape = Shape::Number { min: 0, max: (1 << 53) - 1 };
-const CLOSED: Field = Field::new("Stream-Closed", TEXT, "`true` if nothing follows the body.");
+const CLOSED: Field =
+    Field::new("Stream-Closed", Shape::Any, "`true` if nothing follows the body.");
 /// The headers of a request that creates a stream.
 pub(super) const CREATED: &[Field] = &[
     Field::new("Stream-TTL", NUMBER, "The seconds after the last use at which the stream ends."),
-    Field::new("Stream-Expires-At", TEXT, "The time at which the stream ends (RFC 3339)."),
+    Field::new("Stream-Expires-At", SHORT, "The time at which the stream ends (RFC 3339)."),
     CLOSED,
-    Field::new("Stream-Forked-From", TEXT, "The path of the stream that this one begins with."),
-    Field::new("Stream-Fork-Offset", TEXT, "The end of that part. Default: its present end."),
+    Field::new("Stream-Forked-From", SOURCE, "The path of the stream that this one begins with."),
+    Field::new("Stream-Fork-Offset", SHORT, "The end of that part. Default: its present end."),
     Field::new(
         "Stream-Fork-Sub-Offset",
         NUMBER,
@@ -45,14 +50,14 @@ pub(super) const CREATED: &[Field] = &[
 ];
 // The headers of an append that its producer may repeat.
 pub(super) const PRODUCER_ID: Field =
-    Field::new("Producer-Id", TEXT, "The name of the producer, which may repeat its appends.");
+    Field::new("Producer-Id", ID, "The name of the producer, which may repeat its appends.");
 pub(super) const PRODUCER_EPOCH: Field =
     Field::new("Producer-Epoch", NUMBER, "The number of the life of the producer.");
 pub(super) const PRODUCER_SEQ: Field =
     Field::new("Producer-Seq", NUMBER, "The number of the append in this life, from 0 on.");
 /// The headers of a request that appends to a stream.
 pub(super) const APPENDED: &[Field] = &[
-    Field::new("Stream-Seq", TEXT, "A text that is larger than the one of the append before."),
+    Field::new("Stream-Seq", SEQ, "A text that is larger than the one of the append before."),
     CLOSED,
     PRODUCER_ID,
     PRODUCER_EPOCH,
@@ -60,9 +65,9 @@ pub(super) const APPENDED: &[Field] = &[
 ];
 /// The parameters of a request that reads a stream.
 pub(super) const READ: &[Field] = &[
-    Field::new("offset", TEXT, "`-1`, `now`, or an offset of a reply. Default: -1."),
+    Field::new("offset", SHORT, "`-1`, `now`, or an offset of a reply. Default: -1."),
     Field::new("live", Shape::Choice(&["long-poll", "sse"]), "The way to wait for more."),
-    Field::new("cursor", TEXT, "The cursor of the last reply."),
+    Field::new("cursor", Shape::Any, "The cursor of the last reply."),
 ];
 
 /// A request about a stream.

@@ -34,7 +34,7 @@ pub(super) const GET_KEYS: Route = Route {
     path: KEYS_ROUTE,
     name: "getWebhookKeys",
     about: "Returns the public keys of webhooks, as a JSON Web Key Set (Durable Streams).",
-    answers: &[(Status::OK, Content::Bytes)],
+    answers: &[(Status::OK, Content::Text(&["application/jwk-set+json"]))],
     is_open: true,
     ..PLAIN
 };

@@ -9,7 +9,7 @@ pub const DURABLE_APPEND_BYTES_MAX: u64 = 16 << 20;
 /// Bytes of an append that is one chunk for sure.
 pub const DURABLE_CHUNK_BYTES: usize = 1 << 10;
 /// Bytes of the path of a stream.
-pub const DURABLE_PATH_BYTES_MAX: usize = 1_024;
+pub const DURABLE_PATH_BYTES_MAX: usize = 512;
 /// Bytes of a media type of a stream.
 pub const DURABLE_TYPE_BYTES_MAX: usize = 256;
 /// Bytes of the name of a producer.

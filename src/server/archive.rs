@@ -225,7 +225,7 @@ pub(in crate::server) fn described<R: Reactor + 'static>(
     if let Some(stream) = durable::described(guests, run) {
         members["stream"] = stream;
     }
-    if let Some(kept) = &run.guest.subscription {
+    if let Some(kept) = &run.guest.described {
         members = (**kept).clone();
     }
     if let Some(name) = guests.access.name_of(*owner) {

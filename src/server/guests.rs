@@ -17,7 +17,7 @@ use crate::server::archive::{self, Archive, KeptTask};
 use crate::server::calls::Keys;
 use crate::server::conversations::Conversations;
 use crate::server::durable::{Durable, StreamPaths};
-use crate::server::executions::EndedExecutions;
+use crate::server::executions::{EndedExecutions, KeptAnswers};
 use crate::server::hub::Hub;
 use crate::server::hub::stream::Source;
 use crate::server::hub::tls::TlsConfig;
@@ -192,6 +192,8 @@ pub struct Guests<R: Reactor + 'static> {
     pub(in crate::server) archive: Archive,
     /// The calls that wait for executions from the disk.
     pub(in crate::server) recalls: Recalls,
+    /// The answers that wait for the disk.
+    pub(in crate::server) kept_answers: KeptAnswers,
     /// The streams of the Durable Streams protocol.
     pub(in crate::server) durable: Durable,
     /// The subscriptions to such streams.
@@ -233,8 +235,8 @@ pub struct Served {
     pub(in crate::server) named: Option<Box<Named>>,
     /// The number of its stream, if it is one.
     pub(in crate::server) stream: Option<usize>,
-    /// The part of a subscription that it keeps, if it does.
-    pub(in crate::server) subscription: Option<Box<Value>>,
+    /// The members of its record, if a guest keeps something of its own in it.
+    pub(in crate::server) described: Option<Box<Value>>,
 }
 
 /// The destination of a subscriber's deliveries.
@@ -264,6 +266,7 @@ impl<R: Reactor + 'static> Guests<R> {
             archive: Archive::default(),
             recalls: Recalls::default(),
             subscriptions: Subscriptions::new(guests.subscription_key),
+            kept_answers: KeptAnswers::default(),
             durable: Durable::new(guests.streams.unwrap_or_default()),
             doors: DoorsHere::new(guests.doors, guests.named_doors),
             log: guests.log,
@@ -340,6 +343,9 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
         }
         if shard.guests.recalls.has_any() {
             recall::settle(shard);
+        }
+        if shard.guests.kept_answers.has_any() {
+            executions::settle_answers(shard);
         }
         if shard.guests.durable.is_busy() {
             durable::settle(shard);

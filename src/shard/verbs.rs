@@ -188,19 +188,24 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
     /// [`Refused::Broken`]: it never will.
     pub(crate) fn is_durable_to(&self, id: ExecutionId, seq: u64) -> Result<bool, Refused> {
         let keeping = self.keeping.as_ref().ok_or(Refused::Broken)?;
-        keeping.is_durable_to(id, seq).map_err(|_| Refused::Broken)
+        journal::is_durable_to(keeping, id, seq).map_err(|_| Refused::Broken)
     }
 
     /// Lets the disk hurry, because somebody waits for what an execution has appended.
     pub(crate) fn hurry_kept(&mut self, id: ExecutionId) {
         if let Some(keeping) = self.keeping.as_deref_mut() {
-            keeping.hurry(id);
+            journal::hurry(keeping, id);
         }
+    }
+
+    /// True if an execution promises that the disk has its chunks when they are acknowledged.
+    pub(crate) fn promises_sync(&self, id: ExecutionId) -> bool {
+        self.keeping.as_ref().is_some_and(|keeping| journal::promises_sync(keeping, id))
     }
 
     /// True if the shard has a journal whose disk has failed.
     pub(crate) fn has_failed_disk(&self) -> bool {
-        self.keeping.as_ref().is_some_and(|keeping| keeping.has_failed())
+        self.keeping.as_ref().is_some_and(|keeping| journal::has_failed(keeping))
     }
 
     /// True if the shard has a journal.

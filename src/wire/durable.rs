@@ -403,8 +403,9 @@ mod tests {
         let control =
             Control { next: Offset(3), cursor: Some(7), is_up_to_date: true, is_closed: false };
         write_control(&mut out, &control);
-        let text = "event: control\ndata:{\"streamNextOffset\":\"0000000000000000_0000000000000003\"\
-                    ,\"streamCursor\":\"7\",\"upToDate\":true}\n\n";
+        let text = "event: control\ndata:{\"streamNextOffset\":\
+                    \"0000000000000000_0000000000000003\",\"streamCursor\":\"7\",\
+                    \"upToDate\":true}\n\n";
         assert_eq!(String::from_utf8(out).unwrap(), text);
     }
 }

@@ -119,6 +119,8 @@ fn a_removed_source_stays_for_its_forks_over_kills() {
     let forked = |source: &str| format!("Stream-Forked-From: /v1/stream/{source}\r\n");
     assert_eq!(status(&server, "PUT", "fork", &forked("source"), b" and own"), 201);
     assert_eq!(status(&server, "PUT", "fork/2", &forked("fork"), b", twice"), 201);
+    // The source has ended, too. Nothing can be written behind its end.
+    assert_eq!(status(&server, "POST", "source", "Stream-Closed: true\r\n", b""), 204);
     for source in ["source", "fork"] {
         assert_eq!(status(&server, "DELETE", source, "", b""), 204);
     }

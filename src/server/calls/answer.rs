@@ -183,7 +183,8 @@ fn answer_begun<R: Reactor + 'static>(
     let ticket = executions::ticket_for(shard, execution);
     let (token, state) = (status.token, status.state);
     let document = documents::created(execution, token, tool, state, hold, ticket.as_deref());
-    hub::answer(shard, id, &Answer::created(&document, documents::location(execution)))
+    let answer = Answer::created(&document, documents::location(execution));
+    executions::answer_when_kept(shard, id, execution, answer)
 }
 
 /// Returns the arguments of a tool, if they are short. Parts of an agent tell its arguments.

@@ -233,6 +233,7 @@ fn insert<R: Reactor + 'static>(
         source: source.map(|source| source.at),
         origin,
         fork_count: 0,
+        marker: None,
         tail,
         shown: origin,
         head: None,
@@ -268,7 +269,7 @@ fn open<R: Reactor + 'static>(
     owner: Principal,
 ) -> Result<(), ApiError> {
     let opened = match try_open(shard, at, owner) {
-        Err(error) if rest::needs_room(&error) && rest::make_room(shard) => {
+        Err(error) if rest::needs_room(&error) && rest::has_freed_place(shard) => {
             try_open(shard, at, owner)
         }
         opened => opened,

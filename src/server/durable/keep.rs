@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use super::marker::KeptMarker;
 use super::reader::Tail;
 use super::state::{Before, Closed, Config, Producer, StreamState, Undo};
-use super::{Stream, own_index, remove, touch};
+use super::{Stream, marker, own_index, remove, touch};
 use crate::base::ExecutionId;
 use crate::journal::Refused;
 use crate::journal::format::Lsn;
@@ -119,8 +120,15 @@ pub(in crate::server) struct KeptStream {
     has_ended: bool,
 }
 
+/// The streams that the journal had at the start, and the marks of removed ones.
+pub(in crate::server) struct KeptStreams {
+    streams: Vec<KeptStream>,
+    markers: Vec<KeptMarker>,
+}
+
 /// Returns the streams among the executions that the journal had at the start.
-pub(in crate::server) fn kept_streams(ended: &[Described], open: &[OpenKept]) -> Vec<KeptStream> {
+pub(in crate::server) fn kept_streams(ended: &[Described], open: &[OpenKept]) -> KeptStreams {
+    let markers = marker::kept_markers(open);
     let ended = ended.iter().map(|kept| (kept.id, &kept.opened.guest, kept.totals.bytes, true));
     let open = open.iter().map(|kept| (kept.id, &kept.opened.guest, kept.totals.bytes, false));
     let streams = ended.chain(open).filter(|(_, guest, ..)| guest["stream"].is_object());
@@ -131,20 +139,20 @@ pub(in crate::server) fn kept_streams(ended: &[Described], open: &[OpenKept]) ->
         bytes,
         has_ended,
     });
-    streams.collect()
+    KeptStreams { streams: streams.collect(), markers }
 }
 
 /// Adds the streams that the journal had at the start.
-pub(in crate::server) fn fill<R: Reactor + 'static>(
-    shard: &mut ServerShard<R>,
-    all: Vec<KeptStream>,
-) {
-    let (mut sources, mut unborn) = (Vec::new(), Vec::new());
+pub(in crate::server) fn fill<R: Reactor + 'static>(shard: &mut ServerShard<R>, all: KeptStreams) {
+    let KeptStreams { streams: all, markers } = all;
+    let (mut sources, mut unborn, mut reverted) = (Vec::new(), Vec::new(), Vec::new());
     for kept in &all {
-        let (at, is_whole) = enter(shard, kept);
-        if !is_whole {
-            unborn.push(at);
+        match enter(shard, kept) {
+            (at, Entered::Unborn) => unborn.push(at),
+            (at, Entered::Reverted) => reverted.push(at),
+            (_, Entered::Whole) => {}
         }
+        let at = shard.guests.durable.by_execution[&kept.execution];
         let source = kept.described["source"].as_str().and_then(|id| id.parse().ok());
         sources.extend(source.map(|source: ExecutionId| (at, source)));
     }
@@ -160,24 +168,57 @@ pub(in crate::server) fn fill<R: Reactor + 'static>(
         touch(shard, at);
         finish_interrupted(shard, at);
     }
-    for at in unborn {
-        remove::expire(shard, at); // Its creation was not answered.
+    for KeptMarker { marker, stream } in markers {
+        match shard.guests.durable.by_execution.get(&stream) {
+            None => marker::remove(shard, marker),
+            Some(&at) => {
+                let stream = &mut shard.guests.durable.streams[at];
+                (stream.state.is_gone, stream.marker) = (true, Some(marker));
+                let key = stream.key.clone();
+                shard.guests.durable.paths.hide(&key);
+            }
+        }
+    }
+    let unused = shard.guests.durable.streams.iter();
+    let unused = unused.filter(|(_, stream)| stream.state.is_gone && stream.fork_count == 0);
+    let unused: Vec<usize> = unused.map(|(at, _)| at).collect();
+    for at in reverted {
+        // Appends that follow are not those that the old description speaks of.
+        let _ = note(shard, at); // If the disk takes nothing, no append follows.
+    }
+    // The creation of the first ones was not answered. The others have lost their last fork.
+    for at in unborn.into_iter().chain(unused) {
+        if shard.guests.durable.streams.contains(at) {
+            remove::expire(shard, at);
+        }
     }
 }
 
-/// Enters a stream from its description. Returns false if its first content is not whole.
-fn enter<R: Reactor + 'static>(shard: &mut ServerShard<R>, kept: &KeptStream) -> (usize, bool) {
+/// The state of a stream that the journal had at the start.
+enum Entered {
+    Whole,
+    /// Its last append is not on the disk, or only a part of it is.
+    Reverted,
+    /// Its first content is not whole.
+    Unborn,
+}
+
+/// Enters a stream from its description.
+fn enter<R: Reactor + 'static>(shard: &mut ServerShard<R>, kept: &KeptStream) -> (usize, Entered) {
     let described = &kept.described;
     let text = |value: &Value| value.as_str().map(Box::from);
     let path: Box<str> = text(&described["path"]).unwrap_or_default();
     let origin = described["origin"].as_u64().unwrap_or(0);
     let mut state = state_of(described);
     let position = origin + kept.bytes;
-    let is_whole = position >= state.first_tail;
-    match position < state.tail {
-        // The last append is not on the disk, or only a part of it is.
-        true => state.revert(position),
-        false => state.tail = position,
+    let entered = match position {
+        position if position < state.first_tail => Entered::Unborn,
+        position if position < state.tail => Entered::Reverted,
+        _ => Entered::Whole,
+    };
+    match entered {
+        Entered::Whole => state.tail = position,
+        Entered::Reverted | Entered::Unborn => state.revert(position),
     }
     if kept.has_ended && state.closed.is_none() {
         state.closed = Some(Closed::default());
@@ -198,6 +239,7 @@ fn enter<R: Reactor + 'static>(shard: &mut ServerShard<R>, kept: &KeptStream) ->
         source: None,
         origin,
         fork_count: 0,
+        marker: None,
         tail,
         shown,
         head: Some(Arc::clone(&head)),
@@ -216,7 +258,7 @@ fn enter<R: Reactor + 'static>(shard: &mut ServerShard<R>, kept: &KeptStream) ->
     }
     durable.by_key.insert(key, at);
     durable.by_execution.insert(kept.execution, at);
-    (at, is_whole)
+    (at, entered)
 }
 
 fn state_of(described: &Value) -> StreamState {

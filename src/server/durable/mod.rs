@@ -1,5 +1,5 @@
 //! Streams of the Durable Streams protocol. A stream is an execution whose chunks come over the
-//! network. So everything that reads executions reads streams, too.
+//! network. Everything that reads executions reads streams, too.
 //!
 //! A stream needs the journal, because the protocol promises that what was answered is kept. Its
 //! engine is told of a chunk when the disk has it. An append is answered at the same time.
@@ -20,6 +20,7 @@
 mod append;
 mod create;
 mod keep;
+mod marker;
 mod paths;
 mod read;
 pub(in crate::server) mod reader;
@@ -83,6 +84,8 @@ struct Stream {
     origin: u64,
     /// Number of streams that begin with this one.
     fork_count: u32,
+    /// The execution whose record says that this stream was removed after its end.
+    marker: Option<ExecutionId>,
     tail: Rc<Tail>,
     /// The position behind everything that is kept.
     shown: u64,
@@ -232,6 +235,9 @@ pub(in crate::server) fn answer<R: Reactor + 'static>(
                 refuse(shard, id, &ApiError::new(Status::METHOD_NOT_ALLOWED, READ_ONLY, text))
             }
         };
+    }
+    if !matches!(call.ask, DurableAsk::Read(_) | DurableAsk::Describe) && shard.has_failed_disk() {
+        return refuse(shard, id, &not_kept(crate::journal::Refused::Broken));
     }
     let key = key_of(shard, principal, call.path.clone());
     let DurableCall { raw_path, host, ask, .. } = call;

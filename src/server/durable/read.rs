@@ -332,7 +332,7 @@ pub(in crate::server) fn go_on<R: Reactor + 'static>(shard: &mut ServerShard<R>,
     if reader.is_lost && !reader.has_reply() {
         return cut(shard, id, &stream);
     }
-    if !reader.is_lost && !reader.is_reply_whole() && reader.awaits_next() {
+    if !reader.is_lost && !reader.is_reply_whole() && reader.is_at_border() {
         detach(shard, &stream);
         let reader = stream.reader.as_deref_mut().expect("as above");
         reader.parts.pop();

@@ -55,7 +55,7 @@ pub(in crate::server) struct Reader {
     pub goal: Goal,
     /// The entity tags of replies that the client has.
     pub known: Vec<Box<str>>,
-    /// The bytes of messages that are to be sent. JSON has commas in between.
+    /// The bytes of messages that will be sent. JSON has commas in between.
     pub piece: Vec<u8>,
     /// True if the disk does not have the next bytes any more.
     pub is_lost: bool,
@@ -190,14 +190,14 @@ impl Reader {
     }
 
     /// True if the present part is read to its end, and another one follows.
-    pub fn awaits_next(&self) -> bool {
+    pub fn is_at_border(&self) -> bool {
         self.parts.len() > 1 && self.parts.last().is_some_and(|part| self.position >= part.until)
     }
 
     /// True if there is something to do for the one who owns the reader: to answer, or to go on
     /// with the next part.
     pub fn is_whole(&self) -> bool {
-        self.is_lost || self.awaits_next() || self.is_reply_whole()
+        self.is_lost || self.is_at_border() || self.is_reply_whole()
     }
 
     /// True if the reply can be sent.

@@ -1,6 +1,6 @@
 //! Removes streams: by request, at the end of their time, and with their last fork.
 
-use super::{Stream, answer_waiting, keep, not_kept, own_index, refuse, touch, wait};
+use super::{Stream, answer_waiting, keep, marker, not_kept, own_index, refuse, touch, wait};
 use crate::base::{ExecutionId, Instant};
 use crate::endpoint::durable::answer_refused;
 use crate::endpoint::{Answer, DurableHeaders};
@@ -53,6 +53,8 @@ pub(super) enum Awaited {
     Room(ExecutionId, Instant),
     /// The tombstone of the execution, before this place.
     Tombstone(Lsn),
+    /// The beginning of this execution, which says that the stream is gone.
+    Opened(ExecutionId),
     /// The description at this place, which says that the stream is gone.
     Described(ExecutionId, Lsn),
 }
@@ -73,15 +75,18 @@ fn take_away<R: Reactor + 'static>(
                 return Err(refused);
             }
         };
+        let awaited = match noted {
+            Some(lsn) => Awaited::Described(shard.guests.durable.streams[at].execution, lsn),
+            None => Awaited::Opened(marker::mark(shard, at)?),
+        };
         touch(shard, at);
         let durable = &mut shard.guests.durable;
-        let execution = durable.streams[at].execution;
         let key = durable.streams[at].key.clone();
         durable.paths.hide(&key);
         durable.note_moved(&key);
-        return Ok(noted.map_or(Awaited::Nothing, |lsn| Awaited::Described(execution, lsn)));
+        return Ok(awaited);
     }
-    let execution = stream.execution;
+    let (execution, marked) = (stream.execution, stream.marker);
     super::rest::make_present(shard, at).map_err(|_| Refused::Full)?;
     let _ = shard.finish(execution, Ok(())); // It may be closed already.
     let lsn = shard.delete_kept(execution)?;
@@ -89,6 +94,9 @@ fn take_away<R: Reactor + 'static>(
         run.guest.owner = crate::base::Principal::NOBODY;
     }
     shard.guests.archive.forget(execution);
+    if let Some(marked) = marked {
+        marker::remove(shard, marked);
+    }
     drop_entry(shard, at);
     Ok(lsn.map_or(Awaited::Nothing, Awaited::Tombstone))
 }
@@ -203,6 +211,7 @@ pub(super) fn settle<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
             Awaited::Nothing => Ok(true),
             Awaited::Room(execution, until) => try_again(shard, execution, until, &mut awaited),
             Awaited::Tombstone(lsn) => shard.is_synced_to(lsn),
+            Awaited::Opened(execution) => shard.is_durable_to(execution, 0),
             Awaited::Described(execution, lsn) => shard.is_amended(execution, lsn),
         };
         let answer = match is_kept {

@@ -1,5 +1,5 @@
 //! Streams that nobody uses leave the engine. They stay open in the journal, and come back with the
-//! next request. So a shard has many more streams than executions at a time.
+//! next request. A shard thus has many more streams than executions at a time.
 
 use super::{Durable, keep};
 use crate::base::Instant;
@@ -69,7 +69,7 @@ fn look_at_first<R: Reactor + 'static>(
 }
 
 /// Lets one stream leave the engine at once, because another one needs its place.
-pub(super) fn make_room<R: Reactor + 'static>(shard: &mut ServerShard<R>) -> bool {
+pub(super) fn has_freed_place<R: Reactor + 'static>(shard: &mut ServerShard<R>) -> bool {
     let count = shard.guests.durable.present.len().min(limits::DURABLE_LOOKS_MAX);
     (0..count).any(|_| {
         let first = shard.guests.durable.present.front().map(|(at, _)| *at);
@@ -95,7 +95,7 @@ pub(super) fn make_present<R: Reactor + 'static>(
     }
     if shard.run_of(stream.execution).is_none() {
         let resumed = match keep::resume(shard, at) {
-            Err(ResumeError::Refused(error)) if needs_room(&error) && make_room(shard) => {
+            Err(ResumeError::Refused(error)) if needs_room(&error) && has_freed_place(shard) => {
                 keep::resume(shard, at)
             }
             resumed => resumed,

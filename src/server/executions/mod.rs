@@ -6,8 +6,11 @@
 //! to check [`is_owned`].
 
 mod ended;
+mod kept;
 
 pub use ended::{EndedCounts, EndedExecutions};
+pub use kept::KeptAnswers;
+pub(in crate::server) use kept::{answer_when_kept, settle_answers};
 
 use std::collections::HashSet;
 use std::time::Duration;

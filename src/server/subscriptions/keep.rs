@@ -163,7 +163,7 @@ fn open<R: Reactor + 'static>(
     let options = durable::options_of(owner);
     let mut guest =
         Guests::prepare(shard, &prepared.work, &options).map_err(executions::refusal)?;
-    guest.subscription = Some(Box::new(json!({"subscription_page": []})));
+    guest.described = Some(Box::new(json!({"subscription_page": []})));
     shard.open_execution(prepared, options, guest).map_err(executions::refusal)
 }
 

@@ -254,7 +254,7 @@ fn answer_part<R: Reactor + 'static>(
                 Some(at) => answer_producer(at, is_duplicate),
                 None => Answer::json(Status::OK, &documents::delivered(is_duplicate)),
             };
-            return hub::answer(shard, id, &answer);
+            return executions::answer_when_kept(shard, id, deliver.part.call, answer);
         }
         Ok(Taken::NotYet) => {
             let text = "a block subscriber has to read first; nothing of this part was taken";

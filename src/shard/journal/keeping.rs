@@ -423,28 +423,6 @@ impl Keeping {
         }
     }
 
-    /// True if the disk has an execution through this chunk as promised; an error if it never will.
-    pub fn is_durable_to(&self, id: ExecutionId, seq: u64) -> Result<bool, Fault> {
-        let kept = self.journal.find(id.to_bits());
-        let until_seq = kept.and_then(|kept| self.journal.durable_until(kept));
-        match self.journal.fault() {
-            Some(fault) => Err(fault),
-            None => Ok(until_seq.is_none_or(|until_seq| until_seq > seq)),
-        }
-    }
-
-    /// True if the disk has failed.
-    pub fn has_failed(&self) -> bool {
-        self.journal.fault().is_some()
-    }
-
-    /// Lets the disk hurry, because somebody waits for what an execution has appended.
-    pub fn hurry(&mut self, id: ExecutionId) {
-        if let Some(kept) = self.journal.find(id.to_bits()) {
-            self.await_promise(kept);
-        }
-    }
-
     /// True if the execution is kept.
     pub fn keeps(&self, id: ExecutionId) -> bool {
         self.journal.find(id.to_bits()).is_some()
@@ -592,7 +570,7 @@ impl Keeping {
 /// The name of the reads of the scrub.
 const SCRUB_NAME: u64 = u64::MAX;
 
-fn is_synced(journal: &Journal, kept: KeptId) -> bool {
+pub(super) fn is_synced(journal: &Journal, kept: KeptId) -> bool {
     let living = journal.get(kept).and_then(|kept| kept.living.as_ref());
     living.is_some_and(|living| living.durability == Durability::Synced)
 }

@@ -22,6 +22,7 @@ mod keeping_tests;
 mod late;
 mod lost;
 mod open;
+mod promise;
 mod reads;
 mod recall;
 #[cfg(all(test, not(loom)))]
@@ -45,5 +46,6 @@ pub use keeping::{JournalError, JournalStatus};
 pub use late::Late;
 pub(crate) use late::{audit_late, end_late, ingest_late, shows_only_durable};
 pub use open::{OpenJournalError, open_journal};
+pub(crate) use promise::{has_failed, hurry, is_durable_to, promises_sync};
 pub use recall::Recall;
 pub(crate) use recall::{Described, forgotten_ring, recall};

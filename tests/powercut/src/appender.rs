@@ -49,7 +49,7 @@ fn target(path: &str) -> String {
 /// The server refuses to read a stream from an offset that it has given, or says nothing.
 struct Unreadable;
 
-/// What a client sees of a stream.
+/// The content of a stream, as a client sees it.
 struct Seen {
     content: Vec<u8>,
     is_closed: bool,

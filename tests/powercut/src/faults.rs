@@ -1,6 +1,6 @@
-//! Disks that fail, are full, slow or read-only under the real program. Executions that run go on,
-//! requests that need the disk are refused with the documented errors, and after a repair
-//! everything is there that was answered.
+//! Disks that fail, are full, slow or read-only under the real program. Executions that run go on.
+//! Requests that need the disk are refused with the documented errors. After a repair everything is
+//! there that was answered.
 
 use std::io::Write;
 use std::sync::Arc;
