@@ -158,8 +158,8 @@ const SEGMENTS_MAX: usize = 8;
 fn is_at(path: &str, segments: &Segments<'_>) -> bool {
     if path == durable::ROUTE {
         // The path of a stream has any number of parts.
-        let [first, second, _, ..] = &segments[..] else { return false };
-        return first == "v1" && second == "stream";
+        let [first, second, third, ..] = &segments[..] else { return false };
+        return first == "v1" && second == "stream" && third != durable::RESERVED;
     }
     if path == "/" {
         return segments.is_empty();

@@ -10,7 +10,7 @@ use std::fmt::Write;
 
 use crate::base::ExecutionId;
 use crate::endpoint::answer::{Answer, ErrorFormat};
-use crate::endpoint::ask::{Asked, ParsedHead};
+use crate::endpoint::ask::{Asked, ParsedHead, methods};
 use crate::endpoint::fields::{Field, Shape};
 use crate::endpoint::routes::ROUTES;
 use crate::endpoint::{ApiCall, ApiError, Control, subscriptions};
@@ -25,7 +25,7 @@ pub(super) const ROUTE: &str = "/v1/stream/{stream}";
 /// The start of the paths of executions, which are streams that nobody else can write.
 const EXECUTIONS: &str = "executions/";
 /// The first part of the paths that no stream can have.
-const RESERVED: &str = "__ds";
+pub(super) const RESERVED: &str = "__ds";
 
 const SHORT: Shape = Shape::Text { bytes_max: 64 };
 const SOURCE: Shape =
@@ -243,12 +243,21 @@ pub(super) fn complete(mut call: DurableCall, body: &[u8]) -> Result<ApiCall, An
 }
 
 fn refused(head: &RequestHead<'_>, error: &ApiError) -> Asked {
-    let asked = Asked::refused(answer_refused(error));
+    let answer = match error.status {
+        Status::METHOD_NOT_ALLOWED => Answer::error(error).with_headers(allowing(head)),
+        _ => answer_refused(error),
+    };
+    let asked = Asked::refused(answer);
     Asked {
         route: route_of(head.method),
         body_bytes_max: limits::DURABLE_APPEND_BYTES_MAX,
         ..asked
     }
+}
+
+/// Returns the header with the methods that the path of a request allows.
+pub(super) fn allowing(head: &RequestHead<'_>) -> DurableHeaders {
+    DurableHeaders::default().with("allow", methods(head))
 }
 
 fn route_of(method: Method) -> Option<u8> {

@@ -304,7 +304,11 @@ fn response(description: &str, content: &Content) -> Value {
         }
         Content::Bytes => [(BYTES.to_owned(), json!({}))].into_iter().collect(),
         Content::Text(media_types) => {
-            let text = |name: &&str| ((*name).to_owned(), json!({"schema": {"type": "string"}}));
+            let text = |name: &&str| {
+                let is_json = name.ends_with("+json");
+                let schema = if is_json { json!({}) } else { json!({"type": "string"}) };
+                ((*name).to_owned(), json!({"schema": schema}))
+            };
             media_types.iter().map(text).collect()
         }
     };

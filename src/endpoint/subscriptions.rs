@@ -8,7 +8,7 @@ use crate::endpoint::answer::{Answer, JSON};
 use crate::endpoint::ask::{Asked, ParsedHead};
 use crate::endpoint::durable::DurableHeaders;
 use crate::endpoint::routes::{Content, PLAIN, ROUTES, Route};
-use crate::endpoint::{DurableAsk, DurableCall};
+use crate::endpoint::{DurableAsk, DurableCall, durable};
 use crate::limits;
 use crate::wire::http1::{Method, RequestHead, Status};
 use crate::wire::json::whole_number;
@@ -211,13 +211,21 @@ impl ControlAction {
 
 /// Returns the answer for a refused request, in the form of the protocol.
 pub fn answer_refused(status: Status, code: &str, message: &str) -> Answer {
-    answer_json(status, &serde_json::json!({"error": {"code": code, "message": message}}))
+    answer_json(status, &error_document(code, message))
+}
+
+fn error_document(code: &str, message: &str) -> Value {
+    serde_json::json!({"error": {"code": code, "message": message}})
+}
+
+/// Adds the headers of a JSON document.
+fn described(headers: DurableHeaders) -> DurableHeaders {
+    headers.with("content-type", JSON).with("cache-control", "no-store")
 }
 
 /// Returns an answer with a JSON document.
 pub fn answer_json(status: Status, document: &Value) -> Answer {
-    let headers =
-        DurableHeaders::default().with("content-type", JSON).with("cache-control", "no-store");
+    let headers = described(DurableHeaders::default());
     Answer::durable(status, headers, document.to_string().into_bytes())
 }
 
@@ -310,7 +318,10 @@ fn read(head: &RequestHead<'_>) -> Result<Control, Answer> {
         (["subscriptions", id, "release"], Method::Post) => (*id, ControlAction::Release(acks())),
         _ if route_of_any_method(rest) => {
             let text = "this path does not allow this method";
-            return Err(answer_refused(Status::METHOD_NOT_ALLOWED, "METHOD_NOT_ALLOWED", text));
+            let document = error_document("METHOD_NOT_ALLOWED", text);
+            let headers = described(durable::allowing(head));
+            let body = document.to_string().into_bytes();
+            return Err(Answer::durable(Status::METHOD_NOT_ALLOWED, headers, body));
         }
         _ => return Err(unknown()),
     };

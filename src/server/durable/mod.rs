@@ -44,7 +44,7 @@ pub(in crate::server) use remove::fire_deadlines;
 use slab::Slab;
 
 use crate::base::{ExecutionId, Handle, Instant, Principal};
-use crate::endpoint::{Answer, ApiError, Appended, DurableAsk, DurableCall};
+use crate::endpoint::{Answer, ApiError, Appended, DurableAsk, DurableCall, DurableHeaders};
 use crate::reactor::{ConnectionId, Reactor};
 use crate::server::durable::paths::StreamHead;
 use crate::server::durable::reader::{Part, Parts, Tail};
@@ -232,7 +232,9 @@ pub(in crate::server) fn answer<R: Reactor + 'static>(
             DurableAsk::Describe => read::describe_execution(shard, id, execution, principal),
             _ => {
                 let text = "the output of an execution is written by its tool";
-                refuse(shard, id, &ApiError::new(Status::METHOD_NOT_ALLOWED, READ_ONLY, text))
+                let error = ApiError::new(Status::METHOD_NOT_ALLOWED, READ_ONLY, text);
+                let headers = DurableHeaders::default().with("allow", "GET, HEAD, OPTIONS");
+                hub::answer(shard, id, &Answer::error(&error).with_headers(headers))
             }
         };
     }
