@@ -60,8 +60,11 @@ pub(super) fn publish_at<R: Reactor + 'static, O: Outlet<R>>(
     assert!((key as usize) < limits::KEYS_MAX);
     let header = ChunkHeader { kind: kind as u8, key, flags: 0 };
     shard.now = shard.now.max(now);
-    let index = index_of(shard, id);
-    let (gate, writer) = fed_writer(shard, id, index)?;
+    let index = id.slot.index;
+    let (gate, writer) = match fed_writer(shard, id, index) {
+        Ok(found) => found,
+        Err(error) => return publish_elsewhere(shard, id, (header, payload, now), error),
+    };
     match write_within(gate, writer, header, payload, now) {
         Ok(descriptor) => {
             let tail_seq = writer.tail_seq();
@@ -80,6 +83,21 @@ pub(super) fn publish_at<R: Reactor + 'static, O: Outlet<R>>(
             publish_each(shard, id, header, payload, now).map_err(|(_, error)| error)
         }
     }
+}
+
+/// Publishes a chunk of an execution that has another place than its id says, if there is one. The
+/// path of all others has no look for that.
+#[cold]
+fn publish_elsewhere<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &mut Shard<R, O>,
+    id: ExecutionId,
+    (header, payload, now): (ChunkHeader, &[u8], Instant),
+    error: PublishError,
+) -> Result<u64, PublishError> {
+    if index_of(shard, id) == id.slot.index {
+        return Err(error);
+    }
+    publish_each(shard, id, header, &[payload], now).map_err(|(_, error)| error)
 }
 
 /// Publishes several chunks, and only then gives them to the subscribers of this thread. This
