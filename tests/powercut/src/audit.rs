@@ -92,7 +92,8 @@ fn check_call(address: &str, call: &mut Call, state: &str, calls: &Calls, audite
     assert_eq!(left, Left::Ended, "{call:?}, {state}: it has no end");
     assert!(!follow.has_gap, "{call:?} has a gap");
     let (told, error) = follow.end.clone().expect("its end");
-    assert_eq!(told, state, "{call:?}");
+    // One that went on after the start may have ended since it was looked at.
+    assert!(told == state || state == "running", "{call:?}: {told}, and before {state}");
     let promised = if call.is_late { call.given } else { 0 };
     assert!(follow.bytes >= promised, "{call:?} has {} bytes", follow.bytes);
     assert!(follow.bytes <= call.sent, "{call:?} has {} bytes", follow.bytes);
