@@ -2,7 +2,7 @@
 //! opens executions. At some moment the program is killed, or the power of its disk is cut. After
 //! the next start, the clients' own records say what has to be there.
 //!
-//! 50 kills and 200 cuts, or as many as `KILLS` and `SERVER_CUTS` say. `SEED` chooses others.
+//! 50 kills and 50 cuts, or as many as `KILLS` and `SERVER_CUTS` say. `SEED` chooses others.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -283,5 +283,5 @@ fn a_server_whose_power_is_cut_loses_nothing_that_it_has_answered() {
     let Some(program) = path() else { return };
     let seed = chosen("SEED", 1);
     let rig = Box::new(Rig::new(DISK_BYTES));
-    Campaign::new(program, Place::Disk(rig), seed).run("cut", chosen("SERVER_CUTS", 200), seed);
+    Campaign::new(program, Place::Disk(rig), seed).run("cut", chosen("SERVER_CUTS", 50), seed);
 }
