@@ -6,10 +6,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use super::Server;
-
-#[path = "../ports/mod.rs"]
-mod ports;
+use super::{Server, ports};
 
 /// The time between a kill and the next start, in which clients are refused.
 const DOWN: Duration = Duration::from_millis(100);

@@ -3,6 +3,8 @@
 
 pub mod again;
 pub mod asked;
+#[path = "../ports/mod.rs"]
+pub mod ports;
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};

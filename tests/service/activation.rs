@@ -8,8 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::ports;
-use crate::served::{self, Server};
+use crate::served::{self, Server, ports};
 
 /// Starts a server with this listening socket, as a service manager does.
 fn start_with(socket: OwnedFd, more: &[&str]) -> Server {

@@ -2,8 +2,6 @@
 #![cfg(all(feature = "cli", feature = "tls"))]
 
 mod activation;
-#[path = "../ports/mod.rs"]
-mod ports;
 mod reload;
 mod states;
 

@@ -11,8 +11,6 @@ mod install;
 #[path = "../installed/mod.rs"]
 mod installed;
 mod ours;
-#[path = "../ports/mod.rs"]
-mod ports;
 mod real;
 mod roles;
 mod scripted;

@@ -14,7 +14,7 @@ use crate::driver::Driver;
 use crate::install::{self, Missing};
 use crate::installed;
 use crate::ours::result;
-use crate::ports;
+use crate::served::ports;
 use crate::test_server::TestServer;
 
 /// The program of `@modelcontextprotocol/server-everything`.
