@@ -5,6 +5,7 @@
 //! run is over.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -51,7 +52,9 @@ impl Server {
         drop(free);
         let name = format!("streamdoor-bench-streams-{}", std::process::id());
         let directory = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&directory).map_err(io)?;
+        // A journal belongs to its owner only.
+        let mut folder = std::fs::DirBuilder::new();
+        folder.recursive(true).mode(0o700).create(&directory).map_err(io)?;
         let mut command = command(implementation, program, address.port(), &directory);
         if implementation.starts_with("streamdoor") {
             command.args(more);
