@@ -41,6 +41,8 @@ impl Names {
             "token" => &self.token,
             "name" => "tool",
             "thread" => "thread",
+            "stream" => "path/of/a/stream",
+            "subscription" => "subscription",
             other => panic!("what is an example of {other}?"),
         }
     }
@@ -53,8 +55,9 @@ fn asking(path: &str, method: &str, operation: &Value, names: &Names) -> (Asking
     for part in path.split('/') {
         match part.strip_prefix('{').and_then(|part| part.strip_suffix('}')) {
             Some(name) => {
-                // Tools and threads belong to each principal separately.
-                is_about_something |= !matches!(name, "name" | "thread");
+                // Those belong to each principal separately.
+                is_about_something |=
+                    !matches!(name, "name" | "thread" | "stream" | "subscription");
                 parts.push(names.value(name));
             }
             None => parts.push(part),
