@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use streamdoor::base::Random;
 
-use crate::audit::is_strict;
 use crate::http::{Client, Reply};
 use crate::records::{Asked, Mark, Record, body, inside};
 
@@ -18,8 +17,6 @@ pub struct Appender {
     pub records: Vec<Record>,
     /// Number of requests that were answered.
     pub answered: u64,
-    /// Number of appends that were refused as if their stream was closed.
-    pub wrongly_closed: u64,
 }
 
 /// Number of things that were checked.
@@ -33,21 +30,12 @@ pub struct Checked {
     pub not_carried_out: u64,
     /// Requests that were repeated.
     pub repeated: u64,
-    /// Streams that began with a part of their content.
-    pub torn_creations: u64,
-    /// Closed streams that were removed, and are there again because of their forks.
-    pub come_back: u64,
-    /// Streams that the server refuses to read from an offset that it has given, or says nothing.
-    pub unreadable: u64,
 }
 
 /// The path of the content of a stream.
 fn target(path: &str) -> String {
     format!("/v1/stream/{path}")
 }
-
-/// The server refuses to read a stream from an offset that it has given, or says nothing.
-struct Unreadable;
 
 /// The content of a stream, as a client sees it.
 struct Seen {
@@ -57,7 +45,7 @@ struct Seen {
 
 impl Appender {
     pub fn new(name: String, random: Random) -> Appender {
-        Appender { name, random, records: Vec::new(), answered: 0, wrongly_closed: 0 }
+        Appender { name, random, records: Vec::new(), answered: 0 }
     }
 
     /// Sends requests until `is_over`, or until one gets no answer, or the disk has failed.
@@ -73,8 +61,7 @@ impl Appender {
     }
 
     fn usable(&self) -> Vec<usize> {
-        let is_usable =
-            |record: &Record| record.is_there && !record.is_removed && !record.is_given_up;
+        let is_usable = |record: &Record| record.is_there && !record.is_removed;
         (0..self.records.len()).filter(|at| is_usable(&self.records[*at])).collect()
     }
 
@@ -119,7 +106,6 @@ impl Appender {
             is_there: false,
             is_closed: false,
             is_removed: false,
-            is_given_up: false,
             asked: None,
         };
         if !usable.is_empty() && self.random.chance(1, 3) {
@@ -153,10 +139,6 @@ impl Appender {
         if [503, 507].contains(&reply.status) {
             return false; // The disk has failed or is full. It may have the request, or a part.
         }
-        if is_wrongly_closed(&reply) && !record.is_closed && !is_strict() {
-            self.wrongly_closed += 1;
-            return false;
-        }
         check_status(record, &asked, &reply, expected);
         record.carry_out(reply.header("stream-next-offset").unwrap_or(""));
         true
@@ -167,34 +149,21 @@ impl Appender {
     pub fn check(&mut self, address: &str, checked: &mut Checked) {
         let mut client = Client::new(address);
         let Appender { records, .. } = self;
-        for record in records.iter_mut().filter(|record| !record.is_removed && !record.is_given_up)
-        {
+        for record in records.iter_mut().filter(|record| !record.is_removed) {
             check_content(&mut client, record, checked);
         }
         for at in 0..records.len() {
             let is_kept = is_kept(records, at);
-            let has_forks = records.iter().any(|fork| fork.source == Some(at));
-            let record = &mut records[at];
+            let record = &records[at];
             if !record.is_removed {
                 continue;
             }
             let reply = client.ask("GET", &target(&record.path), "", b"").unwrap();
             let expected = if is_kept { 410 } else { 404 };
             let path = &record.path;
-            if reply.status == 200 && record.is_closed && has_forks && !is_strict() {
-                // A fault of the server: it does not keep that a closed source was removed.
-                checked.come_back += 1;
-                continue;
-            }
             assert_eq!(reply.status, expected, "{path} was removed: {}", reply.text());
         }
     }
-}
-
-/// True for the refusal of an append to a closed stream. A fault of the server: it refuses so after
-/// its disk has failed, too.
-pub fn is_wrongly_closed(reply: &Reply) -> bool {
-    reply.status == 409 && reply.text().contains("stream_closed")
 }
 
 /// True if a removed stream has forks that need it.
@@ -230,23 +199,14 @@ fn short(asked: &Asked) -> String {
 }
 
 /// Reads a stream to its end; `None` if it is not there.
-fn read(client: &mut Client, record: &Record) -> Result<Option<Seen>, Unreadable> {
+fn read(client: &mut Client, record: &Record) -> Option<Seen> {
     let (mut parts, mut offset) = (Vec::new(), "-1".to_owned());
     loop {
         let path = format!("{}?offset={offset}", target(&record.path));
-        let reply = match client.ask("GET", &path, "", b"") {
-            Ok(reply) => reply,
-            Err(error) if is_strict() => panic!("{path}: {error}"),
-            Err(error) => {
-                println!("a fault of the server: {path}: {error}");
-                return Err(Unreadable);
-            }
-        };
+        let reply = client.ask("GET", &path, "", b"");
+        let reply = reply.unwrap_or_else(|error| panic!("{path}: {error}"));
         if [404, 410].contains(&reply.status) && parts.is_empty() {
-            return Ok(None);
-        }
-        if reply.status == 400 && reply.text().contains("from.seen") && !is_strict() {
-            return Err(Unreadable); // A fault of the server, as in `subscriber.rs`.
+            return None;
         }
         assert_eq!(reply.status, 200, "{path}: {}", reply.text());
         parts.push(inside(record.is_json, &reply.body).to_vec());
@@ -254,7 +214,7 @@ fn read(client: &mut Client, record: &Record) -> Result<Option<Seen>, Unreadable
             let parts = parts.iter().map(|part| &part[..]);
             let content = crate::records::content(record.is_json, parts);
             let is_closed = reply.header("stream-closed") == Some("true");
-            return Ok(Some(Seen { content, is_closed }));
+            return Some(Seen { content, is_closed });
         }
         offset = reply.header("stream-next-offset").expect("where to go on").to_owned();
     }
@@ -268,11 +228,7 @@ fn difference(seen: &[u8], expected: &[u8]) -> String {
 
 fn check_content(client: &mut Client, record: &mut Record, checked: &mut Checked) {
     let path = record.path.clone();
-    let Ok(seen) = read(client, record) else {
-        (record.is_given_up, record.asked) = (true, None);
-        checked.unreadable += 1;
-        return;
-    };
+    let seen = read(client, record);
     let asked = record.asked.clone();
     let what = asked.as_ref().map_or(String::new(), short);
     checked.streams += 1;
@@ -291,13 +247,6 @@ fn check_content(client: &mut Client, record: &mut Record, checked: &mut Checked
     let is_without = seen.content == expected && seen.is_closed == closed_before;
     let is_with = seen.content == with && seen.is_closed == closes;
     let must_be_with = matches!(asked, Some(Asked::Create { .. }));
-    if must_be_with && !is_with && with.starts_with(&seen.content) && !is_strict() {
-        // A fault of the server: it keeps a part of the content that a stream begins with.
-        checked.torn_creations += 1;
-        let reply = client.ask("DELETE", &target(&path), "", b"").unwrap();
-        assert_eq!(reply.status, 204, "{path}: {}", reply.text());
-        return repeat(client, record, checked, false);
-    }
     assert!(
         is_with || (is_without && !must_be_with),
         "{path}, {what}: {}, with it {}; closed {}, before {closed_before}",
@@ -354,12 +303,7 @@ fn repeat(client: &mut Client, record: &mut Record, checked: &mut Checked, is_do
     }
     let offset = head_offset(client, record);
     record.carry_out(&offset);
-    let Ok(seen) = read(client, record) else {
-        record.is_given_up = true;
-        checked.unreadable += 1;
-        return;
-    };
-    let seen = seen.expect("it was just changed");
+    let seen = read(client, record).expect("it was just changed");
     let content = record.content();
     assert!(
         seen.content == content && seen.is_closed == record.is_closed,

@@ -41,12 +41,19 @@ pub struct Call {
 }
 
 /// The executions since the journal was made.
-#[derive(Default)]
-pub struct Calls(Mutex<Vec<Call>>);
+pub struct Calls {
+    all: Mutex<Vec<Call>>,
+    /// True if what is answered was synced to the disk before.
+    pub are_synced: bool,
+}
 
 impl Calls {
+    pub fn new(are_synced: bool) -> Calls {
+        Calls { all: Mutex::default(), are_synced }
+    }
+
     pub fn with<T>(&self, use_calls: impl FnOnce(&mut Vec<Call>) -> T) -> T {
-        use_calls(&mut self.0.lock().expect("nobody panics with it"))
+        use_calls(&mut self.all.lock().expect("nobody panics with it"))
     }
 
     fn change(&self, id: &str, change: impl FnOnce(&mut Call)) {

@@ -50,7 +50,6 @@ struct Counts {
     checked: Checked,
     audited: Audited,
     answered: u64,
-    wrongly_closed: u64,
     torn_bytes: u64,
     /// Starts that have found a torn end.
     torn: u64,
@@ -76,7 +75,7 @@ impl Campaign {
             place,
             random,
             durability: "synced",
-            calls: Calls::default(),
+            calls: Calls::new(true),
             appenders: Vec::new(),
             counts: Counts::default(),
         };
@@ -86,7 +85,6 @@ impl Campaign {
 
     /// Begins with an empty journal.
     fn begin_records(&mut self) {
-        self.calls = Calls::default();
         let mut random = Random::new(self.random.next_u64());
         let appender = |number| Appender::new(format!("a{number}"), Random::new(random.next_u64()));
         self.appenders = (0..APPENDERS).map(appender).collect();
@@ -95,6 +93,7 @@ impl Campaign {
             Place::Folder(_) if self.random.chance(1, 2) => "written",
             _ => "synced",
         };
+        self.calls = Calls::new(self.durability == "synced");
     }
 
     fn directory(&self) -> PathBuf {
@@ -188,9 +187,6 @@ impl Campaign {
         });
         let after: u64 = appenders.iter().map(|appender| appender.answered).sum();
         counts.answered += after - before;
-        for appender in appenders.iter_mut() {
-            counts.wrongly_closed += std::mem::take(&mut appender.wrongly_closed);
-        }
         if let Place::Disk(rig) = place {
             rig.cut();
         }

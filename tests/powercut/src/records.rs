@@ -47,8 +47,6 @@ pub struct Record {
     pub is_there: bool,
     pub is_closed: bool,
     pub is_removed: bool,
-    /// True if it cannot be read any more, by a fault of the server.
-    pub is_given_up: bool,
     /// The request without an answer.
     pub asked: Option<Asked>,
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use streamdoor::base::Random;
 
-use crate::audit::{is_of_disk, is_strict};
+use crate::audit::is_of_disk;
 use crate::calls::{Call, Calls, whole};
 use crate::http::{Lines, between, number};
 
@@ -44,8 +44,6 @@ pub enum Left {
     Broken,
     /// The server has no such execution.
     Missing,
-    /// The server does not believe the position.
-    Refused,
 }
 
 impl Follow {
@@ -81,8 +79,6 @@ impl Follow {
                 return Left::Ended;
             }
             404 => return Left::Missing,
-            // A fault of the server: its bound is that of the ring after the restart.
-            400 if !is_strict() && lines.refusal.contains("from.seen") => return Left::Refused,
             status if status >= 500 => return Left::Broken, // The disk has failed.
             status => panic!("{path}, {headers}{status} {}", lines.refusal),
         }
@@ -178,7 +174,6 @@ pub fn subscribe(
         match follows[at].follow(address, calls, events_max) {
             Left::Ended | Left::Chosen => {}
             Left::Broken => break,
-            Left::Refused => follows[at].has_gap = true,
             // Its opening was not kept before it was announced to the worker.
             Left::Missing => panic!("{} is not there", follows[at].id),
         }
