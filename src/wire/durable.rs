@@ -4,6 +4,7 @@
 //! Source: `PROTOCOL.md` of durable-streams/durable-streams, 1.0 draft of 3 June 2026.
 
 use std::fmt;
+use std::ops::Range;
 use std::str::FromStr;
 
 use serde::de::IgnoredAny;
@@ -147,21 +148,21 @@ const WEEKDAYS: [&str; 7] = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotJson;
 
-/// Splits a JSON body into messages: the elements of an array, or the value itself. Each comes
-/// without the white space around it.
+/// Splits a JSON body into messages: the elements of an array, or the value itself. Returns the
+/// place of each in the body, without the white space around it.
 ///
 /// # Errors
 /// [`NotJson`]: the body is not JSON, or nested deeper than [`limits::JSON_DEPTH_MAX`] levels.
-pub fn messages(body: &[u8]) -> Result<Vec<&[u8]>, NotJson> {
+pub fn messages(body: &[u8]) -> Result<Vec<Range<usize>>, NotJson> {
     std::str::from_utf8(body).map_err(|_| NotJson)?;
     serde_json::from_slice::<IgnoredAny>(body).map_err(|_| NotJson)?;
-    let body = body.trim_ascii();
-    let is_array = body.first() == Some(&b'[');
-    let inside = if is_array { &body[1..body.len() - 1] } else { body };
+    let whole = trimmed(body, 0..body.len());
+    let is_array = body[whole.start] == b'[';
+    let inside = if is_array { whole.start + 1..whole.end - 1 } else { whole.clone() };
     let (mut depth, mut depth_max, mut is_in_text, mut is_escaped) = (0_u32, 0, false, false);
     let mut ends = Vec::new();
-    for (at, byte) in inside.iter().enumerate() {
-        match byte {
+    for at in inside.clone() {
+        match body[at] {
             _ if is_escaped => is_escaped = false,
             b'\\' if is_in_text => is_escaped = true,
             b'"' => is_in_text = !is_in_text,
@@ -179,19 +180,22 @@ pub fn messages(body: &[u8]) -> Result<Vec<&[u8]>, NotJson> {
         return Err(NotJson);
     }
     if !is_array {
-        return Ok(vec![body]);
+        return Ok(vec![whole]);
     }
-    if inside.trim_ascii().is_empty() {
+    if trimmed(body, inside.clone()).is_empty() {
         return Ok(Vec::new());
     }
-    ends.push(inside.len());
-    let mut from = 0;
-    let message = |end: usize| {
-        let message = inside[from..end].trim_ascii();
-        from = end + 1;
-        message
-    };
+    ends.push(inside.end);
+    let mut from = inside.start;
+    let message = |end: usize| trimmed(body, std::mem::replace(&mut from, end + 1)..end);
     Ok(ends.into_iter().map(message).collect())
+}
+
+/// Returns a part of a text without the white space around it.
+fn trimmed(text: &[u8], part: Range<usize>) -> Range<usize> {
+    let from_start = text[part.clone()].trim_ascii_start();
+    let start = part.end - from_start.len();
+    start..start + from_start.trim_ascii_end().len()
 }
 
 /// The way in which the bytes of a stream are written and read.
@@ -365,7 +369,7 @@ mod tests {
     fn arrays_are_split_into_messages() {
         let split = |text: &'static str| -> Result<Vec<&str>, NotJson> {
             let found = messages(text.as_bytes())?;
-            Ok(found.into_iter().map(|message| std::str::from_utf8(message).unwrap()).collect())
+            Ok(found.into_iter().map(|message| &text[message]).collect())
         };
         assert_eq!(split(" [ 1, {\"a\":[1,2],\"b\":\"],\\\"\"} ,[] ] ").unwrap().len(), 3);
         assert_eq!(split("[[1,2],3]").unwrap(), ["[1,2]", "3"]);

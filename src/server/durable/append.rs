@@ -1,10 +1,12 @@
 //! Appends to streams: judged, published message by message, and answered when the disk has them.
 
+use std::ops::Range;
+
 use super::paths::Raised;
 use super::state::Judged;
 use super::{
-    Key, Publishing, Stream, Unconfirmed, answer_waiting, find, keep, not_kept, refuse, remove,
-    rest, tell_moved, touch, wait,
+    Key, Publishing, Stream, Unconfirmed, find, keep, not_kept, refuse, remove, rest, tell_moved,
+    touch,
 };
 use crate::base::ExecutionId;
 use crate::endpoint::durable::answer_refused;
@@ -13,7 +15,7 @@ use crate::engine::NotFound;
 use crate::journal::Refused;
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor};
-use crate::server::hub::Answered;
+use crate::server::hub::{Answered, answer_waiting, wait};
 use crate::server::{ServerShard, hub};
 use crate::stream::Kind;
 use crate::wire::durable::Mode;
@@ -36,7 +38,7 @@ pub(super) fn append<R: Reactor + 'static>(
         stream.waiting.push_back((Some(id), appended));
         return wait(shard, id);
     }
-    match begin(shard, Some(id), at, &appended) {
+    match begin(shard, Some(id), at, *appended) {
         None => wait(shard, id),
         Some(answer) => hub::answer(shard, id, &answer),
     }
@@ -63,7 +65,7 @@ pub(in crate::server) fn append_wake<R: Reactor + 'static>(
         stream.waiting.push_back((None, appended));
         return Ok(());
     }
-    match begin(shard, None, at, &appended) {
+    match begin(shard, None, at, *appended) {
         None => Ok(()),
         Some(_) => Err("it takes nothing"),
     }
@@ -75,13 +77,13 @@ fn begin<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: Option<ConnectionId>,
     at: usize,
-    appended: &Appended,
+    appended: Appended,
 ) -> Option<Answer> {
     if let Err(error) = rest::make_present(shard, at) {
         return Some(answer_refused(&error));
     }
     let stream = &mut shard.guests.durable.streams[at];
-    let messages = match stream.state.judge(appended) {
+    let messages = match stream.state.judge(&appended) {
         Judged::Refused(answer) => return Some(answer),
         Judged::Repeated(answer) => {
             let (seq, position) = (u64::MAX, stream.state.tail);
@@ -90,13 +92,14 @@ fn begin<R: Reactor + 'static>(
         }
         Judged::Accepted(messages) => messages,
     };
-    let bytes: usize = messages.iter().map(|message| message.len()).sum();
-    let before = stream.state.clone();
-    stream.state.accept(appended, bytes as u64);
+    let bytes: usize = messages.iter().map(Range::len).sum();
     // A single short chunk is whole on the disk or not there. Everything else is described first.
     let is_plain = appended.producer.is_none() && appended.seq.is_none() && !appended.closes;
     let is_one_chunk = messages.len() <= 1 && bytes <= limits::DURABLE_CHUNK_BYTES;
-    if !(is_plain && is_one_chunk)
+    let is_described = !(is_plain && is_one_chunk);
+    let before = is_described.then(|| stream.state.clone());
+    stream.state.accept(&appended, bytes as u64);
+    if let Some(before) = before
         && let Err(refused) = keep::note(shard, at)
     {
         shard.guests.durable.streams[at].state = before;
@@ -108,8 +111,9 @@ fn begin<R: Reactor + 'static>(
     stream.publishing = Some(Publishing {
         connection: id,
         is_silent: id.is_none(),
-        answer: stream.state.accepted(appended),
-        left: messages.into_iter().rev().map(Box::from).collect(),
+        answer: stream.state.accepted(&appended),
+        left: messages.into_iter().rev().collect(),
+        body: appended.body,
         published_bytes: 0,
         closes: appended.closes,
     });
@@ -129,7 +133,7 @@ pub(super) fn publish<R: Reactor + 'static>(shard: &mut ServerShard<R>, at: usiz
             end_publishing(shard, at, place, publishing);
             return;
         };
-        let rest = &message[publishing.published_bytes..];
+        let rest = &publishing.body[message.start + publishing.published_bytes..message.end];
         let rest_bytes = rest.len();
         match shard.publish_pieces(execution, Kind::Output, rest) {
             Ok(bytes) if bytes == rest_bytes => {
@@ -292,7 +296,7 @@ fn begin_next<R: Reactor + 'static>(shard: &mut ServerShard<R>, at: usize) {
         if id.is_some_and(|id| shard.guests.hub.connection(id).is_none()) {
             continue; // Nothing of it was accepted.
         }
-        if let (Some(answer), Some(id)) = (begin(shard, id, at, &appended), id) {
+        if let (Some(answer), Some(id)) = (begin(shard, id, at, *appended), id) {
             answer_waiting(shard, id, &answer);
         }
     }

@@ -1,12 +1,11 @@
 //! Creates streams.
 
-use std::rc::Rc;
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::paths::{Key, StreamHead};
-use super::reader::Tail;
 use super::state::{self, Closed, Config, StreamState};
-use super::{Publishing, Stream, append, find, own_index, refuse, remove, rest, touch, wait};
+use super::{Publishing, Stream, append, find, own_index, refuse, remove, rest, touch};
 use crate::base::{ExecutionId, Principal};
 use crate::endpoint::{ApiError, Creation, Fork};
 use crate::engine::NotFound;
@@ -46,14 +45,13 @@ pub(super) fn create<R: Reactor + 'static>(
             }
         };
     }
-    let location = hub::is_sealed(shard, id);
-    let scheme = if location { "https" } else { "http" };
+    let scheme = hub::scheme_of(shard, id);
     let location = match host {
         Some(host) => format!("{scheme}://{host}{raw_path}"),
         None => raw_path.to_owned(),
     };
     match begin(shard, id, key, creation, (location, owner)) {
-        Ok(()) => wait(shard, id),
+        Ok(()) => hub::wait(shard, id),
         Err(error) => refuse(shard, id, &error),
     }
 }
@@ -83,10 +81,9 @@ fn begin<R: Reactor + 'static>(
     let inherited =
         source.as_ref().map(|source| (&durable.streams[source.at].state.config, source.anchor));
     let config = Config::of(&creation, inherited);
-    let messages: Vec<Box<[u8]>> =
-        state::split(config.mode(), &creation.body)?.into_iter().map(Box::from).collect();
+    let messages = state::split(config.mode(), &creation.body)?;
     let origin = source.as_ref().map_or(0, |source| source.origin);
-    let body_bytes: usize = messages.iter().map(|message| message.len()).sum();
+    let body_bytes: usize = messages.iter().map(Range::len).sum();
     let tail = origin + body_bytes as u64;
     let closed = creation.is_closed.then(Closed::default);
     let voids = source.as_ref().map_or(Vec::new(), |source| {
@@ -112,6 +109,7 @@ fn begin<R: Reactor + 'static>(
         is_silent: false,
         answer,
         left: messages.into_iter().rev().collect(),
+        body: creation.body,
         published_bytes: 0,
         closes: creation.is_closed,
     };
@@ -218,33 +216,15 @@ fn insert<R: Reactor + 'static>(
 ) -> usize {
     let now = shard.now;
     let durable = &mut shard.guests.durable;
-    let tail = Rc::new(Tail::default());
-    tail.position.set(state.tail);
-    tail.is_closed.set(state.closed.is_some());
-    tail.voids.replace(state.voids.clone());
+    let origin = source.map_or(0, |source| source.origin);
+    let unopened = ExecutionId::from_bits(0);
+    let mut stream = Stream::new(key.clone(), state, unopened, origin, now);
+    stream.shown = origin; // The disk has nothing of its own yet.
     if let Some(source) = source {
         durable.streams[source.at].fork_count += 1;
+        stream.source = Some(source.at);
     }
-    let origin = source.map_or(0, |source| source.origin);
-    let at = durable.streams.insert(Stream {
-        key: key.clone(),
-        state,
-        execution: crate::base::ExecutionId::from_bits(0), // Until it is opened.
-        source: source.map(|source| source.at),
-        origin,
-        fork_count: 0,
-        marker: None,
-        tail,
-        shown: origin,
-        head: None,
-        publishing: None,
-        waiting: Default::default(),
-        unconfirmed: Default::default(),
-        is_busy: false,
-        is_listed: false,
-        used_at: now,
-        deadline: None,
-    });
+    let at = durable.streams.insert(stream);
     durable.by_key.insert(key, at);
     at
 }

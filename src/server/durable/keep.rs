@@ -1,12 +1,10 @@
 //! The description of a stream on the disk, and streams from before a restart.
 
-use std::rc::Rc;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
 use super::marker::KeptMarker;
-use super::reader::Tail;
 use super::state::{Before, Closed, Config, Producer, StreamState, Undo};
 use super::{Stream, marker, own_index, remove, touch};
 use crate::base::ExecutionId;
@@ -223,34 +221,14 @@ fn enter<R: Reactor + 'static>(shard: &mut ServerShard<R>, kept: &KeptStream) ->
     if kept.has_ended && state.closed.is_none() {
         state.closed = Some(Closed::default());
     }
-    let tail = Rc::new(Tail::default());
-    tail.position.set(state.tail);
-    tail.is_closed.set(state.closed.is_some());
-    tail.voids.replace(state.voids.clone());
     let key = Key { owner: kept.owner.clone(), path };
-    let (shown, now, own) = (state.tail, shard.now, own_index(shard));
-    let head = StreamHead::new(kept.execution, origin, shown);
+    let (now, own) = (shard.now, own_index(shard));
+    let head = StreamHead::new(kept.execution, origin, state.tail);
     let is_gone = state.is_gone;
+    let mut stream = Stream::new(key.clone(), state, kept.execution, origin, now);
+    stream.head = Some(Arc::clone(&head));
     let durable = &mut shard.guests.durable;
-    let at = durable.streams.insert(Stream {
-        key: key.clone(),
-        state,
-        execution: kept.execution,
-        source: None,
-        origin,
-        fork_count: 0,
-        marker: None,
-        tail,
-        shown,
-        head: Some(Arc::clone(&head)),
-        publishing: None,
-        waiting: Default::default(),
-        unconfirmed: Default::default(),
-        is_busy: false,
-        is_listed: false,
-        used_at: now,
-        deadline: None,
-    });
+    let at = durable.streams.insert(stream);
     durable.paths.claim(&key, own);
     if !is_gone {
         durable.paths.show(&key, head);

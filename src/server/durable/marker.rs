@@ -10,8 +10,8 @@ use super::create::{TOOL, options_of};
 use crate::base::ExecutionId;
 use crate::journal::Refused;
 use crate::reactor::Reactor;
-use crate::server::ServerShard;
 use crate::server::guests::Guests;
+use crate::server::{ServerShard, executions};
 use crate::shard::journal::OpenKept;
 use crate::shard::{ExecuteError, Outlet};
 use crate::tool::{Prepared, ToolSpec, Work};
@@ -64,7 +64,6 @@ pub(super) fn remove<R: Reactor + 'static>(shard: &mut ServerShard<R>, marker: E
     let owner = shard.run_of(marker).map(|run| run.guest.owner).unwrap_or_default();
     if shard.resume(marker, &options_of(owner)).is_ok() {
         let _ = shard.finish(marker, Ok(())); // It was just brought back.
-        let _ = shard.delete_kept(marker);
-        shard.guests.archive.forget(marker);
+        let _ = executions::erase(shard, marker);
     }
 }

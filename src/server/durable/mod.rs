@@ -31,6 +31,7 @@ mod state;
 mod state_tests;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -103,6 +104,41 @@ struct Stream {
     deadline: Option<Instant>,
 }
 
+impl Stream {
+    /// Creates a stream. Everything of it so far is shown.
+    fn new(
+        key: Key,
+        state: StreamState,
+        execution: ExecutionId,
+        origin: u64,
+        now: Instant,
+    ) -> Stream {
+        let tail = Rc::new(Tail::default());
+        tail.position.set(state.tail);
+        tail.is_closed.set(state.closed.is_some());
+        tail.voids.replace(state.voids.clone());
+        Stream {
+            key,
+            shown: state.tail,
+            state,
+            execution,
+            source: None,
+            origin,
+            fork_count: 0,
+            marker: None,
+            tail,
+            head: None,
+            publishing: None,
+            waiting: VecDeque::new(),
+            unconfirmed: VecDeque::new(),
+            is_busy: false,
+            is_listed: false,
+            used_at: now,
+            deadline: None,
+        }
+    }
+}
+
 /// An append that is being published.
 #[derive(Debug)]
 struct Publishing {
@@ -110,8 +146,9 @@ struct Publishing {
     /// True if it wakes no subscription.
     is_silent: bool,
     answer: Answer,
-    /// The messages that are left, the last one first.
-    left: Vec<Box<[u8]>>,
+    body: Vec<u8>,
+    /// The places of the messages that are left in the body, the last one first.
+    left: Vec<Range<usize>>,
     /// Number of bytes of the first of them that are published.
     published_bytes: usize,
     closes: bool,
@@ -232,7 +269,7 @@ pub(in crate::server) fn answer<R: Reactor + 'static>(
             DurableAsk::Describe => read::describe_execution(shard, id, execution, principal),
             _ => {
                 let text = "the output of an execution is written by its tool";
-                let error = ApiError::new(Status::METHOD_NOT_ALLOWED, READ_ONLY, text);
+                let error = ApiError::new(Status::METHOD_NOT_ALLOWED, "method_not_allowed", text);
                 let headers = DurableHeaders::default().with("allow", "GET, HEAD, OPTIONS");
                 hub::answer(shard, id, &Answer::error(&error).with_headers(headers))
             }
@@ -262,9 +299,6 @@ pub(in crate::server) fn answer<R: Reactor + 'static>(
     }
 }
 
-/// The code of a request that a stream does not allow.
-const READ_ONLY: &str = "method_not_allowed";
-
 /// Returns the shard of the stream that a request names. `None` if any shard can answer.
 pub(in crate::server) fn home_of<R: Reactor + 'static>(
     shard: &ServerShard<R>,
@@ -289,10 +323,15 @@ pub(in crate::server) fn home_of_new<R: Reactor + 'static>(
     path: &str,
 ) -> usize {
     let shards = shard.guests.peers.listening_count().max(1);
+    place_of(path, shards)
+}
+
+/// Returns the place of a path among `count` places.
+pub(in crate::server) fn place_of(path: &str, count: usize) -> usize {
     let hash = path.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3) // FNV-1a.
     });
-    (hash >> 16) as usize % shards
+    (hash >> 16) as usize % count
 }
 
 fn key_of<R: Reactor + 'static>(
@@ -344,33 +383,6 @@ fn touch<R: Reactor + 'static>(shard: &mut ServerShard<R>, at: usize) {
 
 fn wall_us<R: Reactor + 'static>(shard: &ServerShard<R>) -> u64 {
     shard.anchor.wall_us_at(shard.now.nanos())
-}
-
-/// Makes a connection wait for the answer to its request.
-pub(in crate::server) fn wait<R: Reactor + 'static>(
-    shard: &mut ServerShard<R>,
-    id: ConnectionId,
-) -> Answered {
-    let hub = &mut shard.guests.hub;
-    let connection = hub.connection(id).expect("its request is being answered");
-    connection.doing = hub::connection::Doing::Elsewhere;
-    hub.set_timer(id, None);
-    Answered::Later
-}
-
-/// Answers a connection that has waited, if it still does.
-pub(in crate::server) fn answer_waiting<R: Reactor + 'static>(
-    shard: &mut ServerShard<R>,
-    id: ConnectionId,
-    answer: &Answer,
-) {
-    let Some(connection) = shard.guests.hub.connection(id) else { return };
-    if !matches!(connection.doing, hub::connection::Doing::Elsewhere) {
-        return;
-    }
-    connection.doing = hub::connection::Doing::Requests;
-    hub::answer(shard, id, answer);
-    shard.guests.hub.resume_later(id);
 }
 
 fn refuse<R: Reactor + 'static>(

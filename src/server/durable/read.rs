@@ -57,6 +57,15 @@ impl Readable {
             .with_flag("stream-closed", is_all && self.is_closed)
     }
 
+    /// Returns the headers that describe it.
+    fn properties(&self) -> DurableHeaders {
+        DurableHeaders::default()
+            .with("content-type", self.media_type.clone())
+            .with("stream-next-offset", Offset(self.shown).to_string())
+            .with("cache-control", "no-store")
+            .with_flag("stream-closed", self.is_closed)
+    }
+
     /// Returns the body of a reply with these messages.
     fn body(&self, messages: &[u8]) -> Vec<u8> {
         match self.mode() {
@@ -159,11 +168,8 @@ fn read_from<R: Reactor + 'static>(
         Some(Live::Sse) => Goal::Events { says_closed: false },
         Some(Live::LongPoll) if is_at_end && readable.is_closed => {
             let headers = readable.headers(position, true).with("cache-control", "no-store");
-            return hub::answer(
-                shard,
-                id,
-                &Answer::durable(Status::NO_CONTENT, headers, Vec::new()),
-            );
+            let answer = Answer::durable(Status::NO_CONTENT, headers, Vec::new());
+            return hub::answer(shard, id, &answer);
         }
         None if is_at_end => return answer_empty(shard, id, &readable, ask, position),
         live => {
@@ -456,13 +462,10 @@ pub(super) fn describe<R: Reactor + 'static>(
 ) -> Answered {
     let readable = readable(shard, at);
     let config = &shard.guests.durable.streams[at].state.config;
-    let headers = DurableHeaders::default()
-        .with("content-type", readable.media_type.clone())
-        .with("stream-next-offset", Offset(readable.shown).to_string())
-        .with("cache-control", "no-store")
+    let headers = readable
+        .properties()
         .with_some("stream-ttl", config.ttl_s.map(|ttl_s| ttl_s.to_string()))
-        .with_some("stream-expires-at", config.expires_us.map(crate::trace::rfc3339))
-        .with_flag("stream-closed", readable.is_closed);
+        .with_some("stream-expires-at", config.expires_us.map(crate::trace::rfc3339));
     hub::answer(shard, id, &Answer::durable(Status::OK, headers, Vec::new()))
 }
 
@@ -476,11 +479,7 @@ pub(super) fn describe_execution<R: Reactor + 'static>(
     match readable_execution(shard, execution, principal) {
         Err(error) => refuse(shard, id, &error),
         Ok(readable) => {
-            let headers = DurableHeaders::default()
-                .with("content-type", readable.media_type.clone())
-                .with("stream-next-offset", Offset(readable.shown).to_string())
-                .with("cache-control", "no-store")
-                .with_flag("stream-closed", readable.is_closed);
+            let headers = readable.properties();
             hub::answer(shard, id, &Answer::durable(Status::OK, headers, Vec::new()))
         }
     }

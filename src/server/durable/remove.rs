@@ -1,6 +1,6 @@
 //! Removes streams: by request, at the end of their time, and with their last fork.
 
-use super::{Stream, answer_waiting, keep, marker, not_kept, own_index, refuse, touch, wait};
+use super::{Stream, keep, marker, not_kept, own_index, refuse, touch};
 use crate::base::{ExecutionId, Instant};
 use crate::endpoint::durable::answer_refused;
 use crate::endpoint::{Answer, DurableHeaders};
@@ -8,8 +8,8 @@ use crate::journal::Refused;
 use crate::journal::format::Lsn;
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor};
-use crate::server::ServerShard;
-use crate::server::hub::Answered;
+use crate::server::hub::{Answered, answer_waiting, wait};
+use crate::server::{ServerShard, executions};
 use crate::wire::http1::Status;
 
 /// Removes a stream. The answer comes when the disk keeps that.
@@ -68,17 +68,14 @@ fn take_away<R: Reactor + 'static>(
     let stream = &mut shard.guests.durable.streams[at];
     if stream.fork_count > 0 {
         stream.state.is_gone = true;
-        let noted = match keep::note(shard, at) {
-            Ok(noted) => noted,
-            Err(refused) => {
-                shard.guests.durable.streams[at].state.is_gone = false;
-                return Err(refused);
-            }
-        };
-        let awaited = match noted {
-            Some(lsn) => Awaited::Described(shard.guests.durable.streams[at].execution, lsn),
-            None => Awaited::Opened(marker::mark(shard, at)?),
-        };
+        let execution = stream.execution;
+        let noted = keep::note(shard, at).and_then(|noted| match noted {
+            Some(lsn) => Ok(Awaited::Described(execution, lsn)),
+            None => marker::mark(shard, at).map(Awaited::Opened),
+        });
+        let awaited = noted.inspect_err(|_| {
+            shard.guests.durable.streams[at].state.is_gone = false;
+        })?;
         touch(shard, at);
         let durable = &mut shard.guests.durable;
         let key = durable.streams[at].key.clone();
@@ -89,16 +86,12 @@ fn take_away<R: Reactor + 'static>(
     let (execution, marked) = (stream.execution, stream.marker);
     super::rest::make_present(shard, at).map_err(|_| Refused::Full)?;
     let _ = shard.finish(execution, Ok(())); // It may be closed already.
-    let lsn = shard.delete_kept(execution)?;
-    if let Some(run) = shard.run_of_mut(execution) {
-        run.guest.owner = crate::base::Principal::NOBODY;
-    }
-    shard.guests.archive.forget(execution);
+    let tombstone = executions::erase(shard, execution)?;
     if let Some(marked) = marked {
         marker::remove(shard, marked);
     }
     drop_entry(shard, at);
-    Ok(lsn.map_or(Awaited::Nothing, Awaited::Tombstone))
+    Ok(tombstone.map_or(Awaited::Nothing, Awaited::Tombstone))
 }
 
 /// Removes a stream for which there was no room before. Returns false if it has to be looked at

@@ -79,8 +79,7 @@ pub(super) fn has_freed_place<R: Reactor + 'static>(shard: &mut ServerShard<R>) 
 
 /// True if another stream has to leave the engine first.
 pub(super) fn needs_room(error: &ExecuteError) -> bool {
-    let is_full = matches!(error, ExecuteError::Open(OpenError::TooMany { .. }));
-    is_full || matches!(error, ExecuteError::Open(OpenError::Busy { .. }))
+    matches!(error, ExecuteError::Open(OpenError::TooMany { .. } | OpenError::Busy { .. }))
 }
 
 /// Makes sure that the engine has the execution of a stream.

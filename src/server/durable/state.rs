@@ -8,6 +8,8 @@
 //! - N1: an append that was refused has changed nothing.
 //! - N2: nothing is accepted behind the end.
 
+use std::ops::Range;
+
 use crate::endpoint::{Answer, ApiError, Appended, Creation, DurableHeaders, Fork, ProducerAt};
 use crate::limits;
 use crate::wire::durable::{Mode, Offset, essence, messages};
@@ -144,9 +146,9 @@ pub(super) struct StreamState {
 
 /// The decision about an append.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Judged<'a> {
-    /// It is accepted, with these messages.
-    Accepted(Vec<&'a [u8]>),
+pub(super) enum Judged {
+    /// It is accepted. Its messages have these places in the body.
+    Accepted(Vec<Range<usize>>),
     /// It was accepted before. This is the answer, once everything before it is kept.
     Repeated(Answer),
     /// This is the answer.
@@ -155,7 +157,7 @@ pub(super) enum Judged<'a> {
 
 impl StreamState {
     /// Decides about an append.
-    pub fn judge<'a>(&self, appended: &'a Appended) -> Judged<'a> {
+    pub fn judge(&self, appended: &Appended) -> Judged {
         if let Some(closed) = &self.closed {
             return self.judge_behind_end(closed, appended);
         }
@@ -193,7 +195,7 @@ impl StreamState {
         }
     }
 
-    fn judge_behind_end(&self, closed: &Closed, appended: &Appended) -> Judged<'static> {
+    fn judge_behind_end(&self, closed: &Closed, appended: &Appended) -> Judged {
         let repeats = match (&closed.by, &appended.producer) {
             (Some(by), Some(ProducerAt { id, epoch, seq })) => {
                 (&by.id, by.epoch, by.seq) == (id, *epoch, *seq)
@@ -223,7 +225,7 @@ impl StreamState {
         Judged::Refused(Answer::error(&error).with_headers(headers))
     }
 
-    fn judge_producer(&self, at: &ProducerAt) -> Result<(), Judged<'static>> {
+    fn judge_producer(&self, at: &ProducerAt) -> Result<(), Judged> {
         let known = self.producer(&at.id);
         let refused = |status, code: &'static str, text: &str, headers| {
             let error = ApiError::new(status, code, text).field("producer-seq");
@@ -353,11 +355,11 @@ fn malformed(text: &str) -> ApiError {
     ApiError::new(Status::BAD_REQUEST, "malformed_json", text)
 }
 
-/// Splits a body into messages.
-pub(super) fn split(mode: Mode, body: &[u8]) -> Result<Vec<&[u8]>, ApiError> {
+/// Splits a body into messages. Returns the place of each.
+pub(super) fn split(mode: Mode, body: &[u8]) -> Result<Vec<Range<usize>>, ApiError> {
     match mode {
         _ if body.is_empty() => Ok(Vec::new()),
         Mode::Json => messages(body).map_err(|_| malformed("the body is not JSON")),
-        Mode::Text | Mode::Bytes => Ok(vec![body]),
+        Mode::Text | Mode::Bytes => Ok(std::iter::once(0..body.len()).collect()),
     }
 }

@@ -1,12 +1,14 @@
-//! Answers that wait for the disk, because their executions promise that.
+//! Answers about executions that wait for the disk.
 
-use crate::base::ExecutionId;
-use crate::endpoint::Answer;
+use crate::base::{ExecutionId, Principal};
+use crate::endpoint::{Answer, ApiError};
+use crate::journal::Refused;
+use crate::journal::format::Lsn;
 use crate::reactor::{ConnectionId, Reactor};
 use crate::server::hub::Answered;
-use crate::server::hub::connection::Doing;
 use crate::server::{ServerShard, executions, hub};
 use crate::shard::ExecuteError;
+use crate::wire::http1::Status;
 
 /// The answers that wait.
 #[derive(Debug, Default)]
@@ -17,10 +19,17 @@ pub struct KeptAnswers {
 #[derive(Debug)]
 struct Waiting {
     connection: ConnectionId,
-    execution: ExecutionId,
-    /// The last chunk that the disk has to have.
-    seq: u64,
+    awaited: Awaited,
     answer: Box<Answer>,
+}
+
+/// The record that the disk has to keep before an answer.
+#[derive(Clone, Copy, Debug)]
+enum Awaited {
+    /// The chunk with this number.
+    Chunk(ExecutionId, u64),
+    /// The tombstone before this place.
+    Tombstone(Lsn),
 }
 
 impl KeptAnswers {
@@ -43,19 +52,68 @@ pub(in crate::server) fn answer_when_kept<R: Reactor + 'static>(
     let Some(seq) = seq.filter(|_| shard.promises_sync(execution)) else {
         return hub::answer(shard, id, &answer);
     };
-    let hub = &mut shard.guests.hub;
-    hub.connection(id).expect("its request is being answered").doing = Doing::Elsewhere;
-    hub.set_timer(id, None);
-    let answer = Box::new(answer);
-    shard.guests.kept_answers.waiting.push(Waiting { connection: id, execution, seq, answer });
     shard.hurry_kept(execution);
-    Answered::Later
+    wait(shard, id, Awaited::Chunk(execution, seq), answer)
+}
+
+/// Removes an ended execution. The answer comes when the disk keeps that.
+pub(in crate::server) fn forget<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    execution: ExecutionId,
+) -> Answered {
+    match shard.inspect(execution) {
+        Err(error) => return hub::answer_error(shard, id, &error.into()),
+        Ok(status) if !status.state.is_over() => {
+            let text = "the execution has not ended; cancel it first";
+            let error = ApiError::new(Status::CONFLICT, "running", text);
+            return hub::answer_error(shard, id, &error);
+        }
+        Ok(_) => {}
+    }
+    let answer = Answer::empty(Status::NO_CONTENT);
+    match erase(shard, execution) {
+        Ok(Some(tombstone)) => wait(shard, id, Awaited::Tombstone(tombstone), answer),
+        Ok(None) => hub::answer(shard, id, &answer),
+        Err(refused) => {
+            let error = executions::refusal(ExecuteError::NotKept(refused));
+            hub::answer_error(shard, id, &error)
+        }
+    }
+}
+
+/// Removes an ended execution from the disk. Nobody finds it from now on. Returns the place behind
+/// its tombstone; `None` if the disk has nothing of it.
+pub(in crate::server) fn erase<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    execution: ExecutionId,
+) -> Result<Option<Lsn>, Refused> {
+    let tombstone = shard.delete_kept(execution)?;
+    shard.guests.archive.forget(execution);
+    if let Some(run) = shard.run_of_mut(execution) {
+        (run.guest.owner, run.guest.thread) = (Principal::NOBODY, None);
+    }
+    Ok(tombstone)
+}
+
+fn wait<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    awaited: Awaited,
+    answer: Answer,
+) -> Answered {
+    let waiting = Waiting { connection: id, awaited, answer: Box::new(answer) };
+    shard.guests.kept_answers.waiting.push(waiting);
+    hub::wait(shard, id)
 }
 
 /// Sends the answers for which the disk has everything.
 pub(in crate::server) fn settle_answers<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
     for waiting in std::mem::take(&mut shard.guests.kept_answers.waiting) {
-        let is_kept = shard.is_durable_to(waiting.execution, waiting.seq);
+        let is_kept = match waiting.awaited {
+            Awaited::Chunk(execution, seq) => shard.is_durable_to(execution, seq),
+            Awaited::Tombstone(lsn) => shard.is_synced_to(lsn),
+        };
         let answer = match is_kept {
             Ok(false) => {
                 shard.guests.kept_answers.waiting.push(waiting);
@@ -64,11 +122,6 @@ pub(in crate::server) fn settle_answers<R: Reactor + 'static>(shard: &mut Server
             Ok(true) => *waiting.answer,
             Err(refused) => Answer::error(&executions::refusal(ExecuteError::NotKept(refused))),
         };
-        let id = waiting.connection;
-        let Some(connection) = shard.guests.hub.connection(id) else { continue };
-        assert!(matches!(connection.doing, Doing::Elsewhere));
-        connection.doing = Doing::Requests;
-        hub::answer(shard, id, &answer);
-        shard.guests.hub.resume_later(id);
+        hub::answer_waiting(shard, waiting.connection, &answer);
     }
 }

@@ -10,7 +10,7 @@ mod kept;
 
 pub use ended::{EndedCounts, EndedExecutions};
 pub use kept::KeptAnswers;
-pub(in crate::server) use kept::{answer_when_kept, settle_answers};
+pub(in crate::server) use kept::{answer_when_kept, erase, forget, settle_answers};
 
 use std::collections::HashSet;
 use std::time::Duration;

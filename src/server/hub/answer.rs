@@ -3,6 +3,7 @@
 use crate::base::Principal;
 use crate::endpoint::{Answer, ApiError, HttpConnection, Surroundings};
 use crate::reactor::{ConnectionId, Reactor};
+use crate::server::hub::connection::Doing;
 use crate::server::{ServerShard, records};
 
 /// The state of a request that was carried out.
@@ -30,15 +31,6 @@ pub(in crate::server) fn principal_of<R: Reactor + 'static>(
     connection.map_or(Principal::ANYONE, |connection| connection.http.principal())
 }
 
-/// True if the connection has TLS.
-pub(in crate::server) fn is_sealed<R: Reactor + 'static>(
-    shard: &ServerShard<R>,
-    id: ConnectionId,
-) -> bool {
-    let connection = shard.guests.hub.connection_at(id);
-    connection.is_some_and(|connection| connection.session.is_some())
-}
-
 /// True if the connection reads a stream of the Durable Streams protocol.
 pub(in crate::server) fn has_reader<R: Reactor + 'static>(
     shard: &ServerShard<R>,
@@ -46,6 +38,43 @@ pub(in crate::server) fn has_reader<R: Reactor + 'static>(
 ) -> bool {
     let stream = shard.guests.hub.connection_at(id).and_then(|found| found.stream.as_ref());
     stream.is_some_and(|stream| stream.reader.is_some())
+}
+
+/// Returns the scheme of the URLs that the client of this connection uses.
+pub(in crate::server) fn scheme_of<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    id: ConnectionId,
+) -> &'static str {
+    let connection = shard.guests.hub.connection_at(id);
+    let is_sealed = connection.is_some_and(|connection| connection.session.is_some());
+    if is_sealed { "https" } else { "http" }
+}
+
+/// Makes a connection wait for the answer to its request, without a timer. Always returns
+/// [`Answered::Later`].
+pub(in crate::server) fn wait<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+) -> Answered {
+    let hub = &mut shard.guests.hub;
+    hub.connection(id).expect("its request is being answered").doing = Doing::Elsewhere;
+    hub.set_timer(id, None);
+    Answered::Later
+}
+
+/// Answers a connection that has waited since [`wait`], unless it is gone.
+pub(in crate::server) fn answer_waiting<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    answered: &Answer,
+) {
+    let Some(connection) = shard.guests.hub.connection(id) else { return };
+    if !matches!(connection.doing, Doing::Elsewhere) {
+        return; // It is closing.
+    }
+    connection.doing = Doing::Requests;
+    answer(shard, id, answered);
+    shard.guests.hub.resume_later(id);
 }
 
 /// Writes a complete reply. Always returns [`Answered::Now`].

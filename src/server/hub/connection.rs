@@ -71,7 +71,7 @@ pub(in crate::server) enum Doing {
     Requests,
     /// Its request is answered when an execution has ended or the timer expires.
     Result,
-    /// Its request was sent to another shard, or waits for memory.
+    /// Its request was sent to another shard, or waits for memory or for the disk.
     Elsewhere,
     /// It wants to follow executions of several shards, and waits for their readers.
     Joining,

@@ -49,7 +49,7 @@ use std::time::Duration;
 
 pub(in crate::server) use admit::Verdict;
 pub(in crate::server) use answer::{
-    Answered, answer, answer_error, has_reader, is_sealed, principal_of,
+    Answered, answer, answer_error, answer_waiting, has_reader, principal_of, scheme_of, wait,
 };
 use buffers::Buffers;
 pub(in crate::server) use clock::settle_connection;

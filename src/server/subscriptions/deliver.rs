@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::state::{Act, Delivered, Stage};
-use super::{Sending, WEBHOOKS_MAX, drop_exchange, go_on, keys, requests};
+use super::{Sending, drop_exchange, go_on, keys, requests};
 use crate::endpoint::WakeBy;
 use crate::limits;
 use crate::reactor::Reactor;
@@ -89,7 +89,7 @@ fn log_lost<R: Reactor + 'static>(shard: &mut ServerShard<R>, reason: &str) {
 
 /// Sends webhooks, as long as more may be under way.
 fn send_queued<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
-    while shard.guests.subscriptions.exchanges.len() < WEBHOOKS_MAX {
+    while shard.guests.subscriptions.exchanges.len() < limits::WEBHOOKS_MAX {
         let Some(at) = shard.guests.subscriptions.queued.pop_front() else { return };
         let Some(kept) = shard.guests.subscriptions.all.get_mut(at) else { continue };
         kept.is_queued = false;

@@ -5,6 +5,7 @@
 //! the page that the digest of its path selects. If a page is full, there are twice as many. The
 //! executions are taken out of the engine, and stay in the journal.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -190,11 +191,14 @@ fn note_changed<R: Reactor + 'static>(
         let kept = &shard.guests.subscriptions.all[at];
         let count = kept.pages.len();
         let mut is_due = vec![has_all; count];
-        changed.iter().filter(|_| count > 0).for_each(|path| is_due[page_of(path, count)] = true);
+        changed
+            .iter()
+            .filter(|_| count > 0)
+            .for_each(|path| is_due[durable::place_of(path, count)] = true);
         let mut pages = vec![Vec::new(); count];
         let mut bytes = vec![0; count];
         for (path, link) in kept.state.links.iter().filter(|_| count > 0) {
-            let page = page_of(path, count);
+            let page = durable::place_of(path, count);
             if is_due[page] {
                 let described = describe_link(path, link);
                 bytes[page] += described.to_string().len() + 1;
@@ -252,14 +256,6 @@ fn add_pages<R: Reactor + 'static>(
         shard.guests.subscriptions.all[at].pages.push(page);
     }
     Ok(())
-}
-
-/// Returns the page of the link of a path.
-fn page_of(path: &str, count: usize) -> usize {
-    let hash = path.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3) // FNV-1a.
-    });
-    (hash >> 16) as usize % count
 }
 
 fn describe_link(path: &str, link: &Link) -> Value {
@@ -350,11 +346,13 @@ fn state_of(described: &Value, links: impl Iterator<Item = (Box<str>, Link)>) ->
 /// Adds the subscriptions that the journal had at the start, and wakes workers again.
 pub(in crate::server) fn fill<R: Reactor + 'static>(shard: &mut ServerShard<R>, open: &[OpenKept]) {
     let own = peers::own_index(shard) as u8;
-    let pages = |id: ExecutionId| {
-        let page = open.iter().find(|kept| kept.id == id)?;
-        page.opened.guest["subscription_page"].as_array()
-    };
-    let mut used = Vec::new();
+    let pages = open.iter().filter_map(|kept| {
+        let page = kept.opened.guest["subscription_page"].as_array()?;
+        Some((kept.id, page))
+    });
+    // What is left in the end was left by a crash: its subscription was not created, or was
+    // removed.
+    let mut pages: HashMap<ExecutionId, &Vec<Value>> = pages.collect();
     for OpenKept { id: execution, opened, .. } in open {
         let described = &opened.guest["subscription"];
         if !described.is_object() {
@@ -363,9 +361,7 @@ pub(in crate::server) fn fill<R: Reactor + 'static>(shard: &mut ServerShard<R>, 
         let own_pages = described["pages"].as_array().into_iter().flatten();
         let own_pages: Vec<ExecutionId> =
             own_pages.filter_map(|id| id.as_str()?.parse().ok()).collect();
-        used.push(*execution);
-        used.extend(&own_pages);
-        let links = own_pages.iter().filter_map(|page| pages(*page)).flatten();
+        let links = own_pages.iter().filter_map(|page| pages.remove(page)).flatten();
         let state = state_of(described, links.filter_map(link_of));
         let text = |name: &str| described[name].as_str().map(Box::from).unwrap_or_default();
         let owner = opened.guest["owner"].as_str().map(Box::from);
@@ -389,13 +385,7 @@ pub(in crate::server) fn fill<R: Reactor + 'static>(shard: &mut ServerShard<R>, 
         let at = insert(shard, kept);
         wake_again(shard, at);
     }
-    // A crash has left these: their subscription was not created, or was removed.
-    let unused = open.iter().filter(|kept| {
-        let guest = &kept.opened.guest;
-        guest["subscription_page"].is_array() && !used.contains(&kept.id)
-    });
-    let unused: Vec<ExecutionId> = unused.map(|kept| kept.id).collect();
-    for execution in unused {
+    for execution in pages.into_keys() {
         let _ = end(shard, execution); // The next start tries again.
     }
 }
@@ -448,10 +438,5 @@ fn end<R: Reactor + 'static>(
     let options = durable::options_of(Principal::NOBODY);
     shard.resume(execution, &options).map_err(|_| Refused::Full)?;
     let _ = shard.finish(execution, Ok(())); // It was just brought back.
-    let lsn = shard.delete_kept(execution)?;
-    if let Some(run) = shard.run_of_mut(execution) {
-        run.guest.owner = Principal::NOBODY;
-    }
-    shard.guests.archive.forget(execution);
-    Ok(lsn)
+    executions::erase(shard, execution)
 }

@@ -34,11 +34,12 @@ use crate::journal::Refused;
 use crate::journal::format::Lsn;
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor};
-use crate::server::durable::{self, Key};
+use crate::server::durable::Key;
+use crate::server::hub::Answered;
 use crate::server::outgoing::ExchangeId;
 use crate::server::subscriptions::keys::Keys;
 use crate::server::subscriptions::state::{Act, Noted, Subscription};
-use crate::server::{ServerShard, executions, outgoing, peers, records};
+use crate::server::{ServerShard, executions, hub, outgoing, peers, records};
 use crate::shard::ExecuteError;
 
 /// The subscriptions of a shard. See the module's text.
@@ -281,6 +282,18 @@ fn wait_for_disk<R: Reactor + 'static>(
     shard.guests.subscriptions.waiting.push_back(Waiting { at, execution, lsn, then });
 }
 
+/// Answers a request about a subscription, once the disk has its record.
+fn answer_when_kept<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    (at, lsn): (usize, Lsn),
+    answer: Answer,
+) -> Answered {
+    let execution = shard.guests.subscriptions.all[at].execution;
+    wait_for_disk(shard, (at, execution), lsn, Then::Answer(id, answer));
+    hub::wait(shard, id)
+}
+
 /// Does what has waited for the disk.
 fn settle_waiting<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
     while let Some(next) = shard.guests.subscriptions.waiting.front() {
@@ -300,14 +313,14 @@ fn settle_waiting<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
         let is_there = all.get(next.at).is_some_and(|kept| kept.execution == next.execution);
         match (next.then, is_kept) {
             (Then::Answer(id, _) | Then::Removed(id), Err(refused)) => {
-                durable::answer_waiting(shard, id, &not_kept(refused));
+                hub::answer_waiting(shard, id, &not_kept(refused));
             }
             (Then::Answer(id, answer), Ok(_)) => {
                 let answer = if is_there { answer } else { requests::unknown() };
-                durable::answer_waiting(shard, id, &answer);
+                hub::answer_waiting(shard, id, &answer);
             }
             (Then::Removed(id), Ok(_)) => {
-                durable::answer_waiting(shard, id, &requests::done());
+                hub::answer_waiting(shard, id, &requests::done());
             }
             (Then::Tell(wake_id, act), Ok(_)) if is_there => {
                 deliver::tell(shard, next.at, &wake_id, act);
@@ -344,9 +357,7 @@ fn drop_entry<R: Reactor + 'static>(shard: &mut ServerShard<R>, at: usize) {
     }
 }
 
-/// Number of webhooks that may be under way.
-const WEBHOOKS_MAX: usize = limits::WEBHOOKS_MAX;
-const _: () = assert!(WEBHOOKS_MAX < limits::MODEL_EXCHANGES_SPARE as usize);
+const _: () = assert!(limits::WEBHOOKS_MAX < limits::MODEL_EXCHANGES_SPARE as usize);
 
 /// Drops the webhook of a subscription, if one is under way.
 fn drop_exchange<R: Reactor + 'static>(shard: &mut ServerShard<R>, exchange: ExchangeId) {

@@ -4,7 +4,9 @@ use serde_json::{Value, json};
 
 use super::keys::{TokenFault, owner_of};
 use super::state::{ClaimError, Subscription, TooManyLinks};
-use super::{Kept, Then, change, find, keep, keys, look_at_news, not_kept, wait_for_disk};
+use super::{
+    Kept, Then, answer_when_kept, change, find, keep, keys, look_at_news, not_kept, wait_for_disk,
+};
 use crate::base::Principal;
 use crate::endpoint::subscriptions::{INVALID_REQUEST, NOT_FOUND, answer_json, answer_refused};
 use crate::endpoint::{
@@ -214,9 +216,7 @@ fn conclude<R: Reactor + 'static>(
         }
         Outcome::Claimed => claimed(shard, at),
     };
-    let execution = shard.guests.subscriptions.all[at].execution;
-    wait_for_disk(shard, (at, execution), lsn, Then::Answer(id, answer));
-    durable::wait(shard, id)
+    answer_when_kept(shard, id, (at, lsn), answer)
 }
 
 fn claimed<R: Reactor + 'static>(shard: &mut ServerShard<R>, at: usize) -> Answer {
@@ -267,15 +267,11 @@ fn create<R: Reactor + 'static>(
         let answer = answer_json(Status::OK, &describe(kept, &keys));
         // The one that was created may not be on the disk yet.
         return match change(shard, at) {
-            Ok((lsn, _)) => {
-                let execution = shard.guests.subscriptions.all[at].execution;
-                wait_for_disk(shard, (at, execution), lsn, Then::Answer(id, answer));
-                durable::wait(shard, id)
-            }
+            Ok((lsn, _)) => answer_when_kept(shard, id, (at, lsn), answer),
             Err(refused) => hub::answer(shard, id, &not_kept(refused)),
         };
     }
-    let scheme = if hub::is_sealed(shard, id) { "https" } else { "http" };
+    let scheme = hub::scheme_of(shard, id);
     let base = host.map(|host| format!("{scheme}://{host}")).unwrap_or_default();
     let base = format!("{base}/v1/stream/__ds");
     match keep::create(shard, key, (name, base.into()), *wanted, principal) {
@@ -284,9 +280,8 @@ fn create<R: Reactor + 'static>(
             let kept = &shard.guests.subscriptions.all[at];
             let (execution, all) = (kept.execution, keep::executions_of(kept));
             let answer = answer_json(Status::CREATED, &describe(kept, &keys));
-            wait_for_disk(shard, (at, execution), lsn, Then::Answer(id, answer));
             wait_for_disk(shard, (at, execution), lsn, Then::Rest(all));
-            durable::wait(shard, id)
+            answer_when_kept(shard, id, (at, lsn), answer)
         }
     }
 }
@@ -301,7 +296,7 @@ fn delete<R: Reactor + 'static>(
         Err(refused) => hub::answer(shard, id, &not_kept(refused)),
         Ok(lsn) => {
             wait_for_disk(shard, (at, execution), lsn, Then::Removed(id));
-            durable::wait(shard, id)
+            hub::wait(shard, id)
         }
     }
 }

@@ -6,24 +6,19 @@
 //! brought back. The questions of other shards wait in the same list. A request of the Model
 //! Context Protocol may also wait until the output of such an execution was read
 //! (`mcp/recalled.rs`).
-//!
-//! A call that removes an execution is answered when the disk keeps that.
 
 use smallvec::SmallVec;
 
 use crate::base::{ExecutionId, Principal};
-use crate::endpoint::{Answer, ApiCall, ApiError, ConnectionStep};
-use crate::journal::format::Lsn;
+use crate::endpoint::{ApiCall, ConnectionStep};
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor};
-use crate::server::hub::Answered;
 use crate::server::hub::connection::{Doing, Timer};
 use crate::server::peers::join::Wanted;
 use crate::server::peers::{Ticket, join};
 use crate::server::turn::{messages, sockets};
 use crate::server::{ServerShard, executions, hub, mcp, peers, streams};
-use crate::shard::{ExecuteError, Recall};
-use crate::wire::http1::Status;
+use crate::shard::Recall;
 
 /// The calls that wait for executions from the disk.
 #[derive(Default)]
@@ -37,8 +32,6 @@ enum Waiting {
     Call(ConnectionId),
     /// The question of another shard.
     Join(u8, Ticket, Box<Wanted>),
-    /// The connection that has removed an execution, until the disk is synced to this place.
-    Forgotten(ConnectionId, Lsn),
 }
 
 impl Recalls {
@@ -107,58 +100,8 @@ pub(in crate::server) fn settle<R: Reactor + 'static>(shard: &mut ServerShard<R>
                 }
                 Recall::Here | Recall::Later => messages::join(shard, asker, ticket, &wanted),
             },
-            Waiting::Forgotten(id, lsn) => settle_forgotten(shard, id, lsn),
         }
     }
-}
-
-/// Removes an ended execution. Nobody finds it from now on.
-pub(in crate::server) fn forget<R: Reactor + 'static>(
-    shard: &mut ServerShard<R>,
-    id: ConnectionId,
-    execution: ExecutionId,
-) -> Answered {
-    match shard.inspect(execution) {
-        Err(error) => return hub::answer_error(shard, id, &error.into()),
-        Ok(status) if !status.state.is_over() => {
-            let text = "the execution has not ended; cancel it first";
-            let error = ApiError::new(Status::CONFLICT, "running", text);
-            return hub::answer_error(shard, id, &error);
-        }
-        Ok(_) => {}
-    }
-    let lsn = match shard.delete_kept(execution) {
-        Ok(lsn) => lsn,
-        Err(refused) => {
-            let error = executions::refusal(ExecuteError::NotKept(refused));
-            return hub::answer_error(shard, id, &error);
-        }
-    };
-    shard.guests.archive.forget(execution);
-    if let Some(run) = shard.run_of_mut(execution) {
-        (run.guest.owner, run.guest.thread) = (Principal::NOBODY, None);
-    }
-    let Some(lsn) = lsn else {
-        return hub::answer(shard, id, &Answer::empty(Status::NO_CONTENT));
-    };
-    let hub = &mut shard.guests.hub;
-    hub.connection(id).expect("its request is being answered").doing = Doing::Elsewhere;
-    hub.set_timer(id, None);
-    shard.guests.recalls.waiting.push(Waiting::Forgotten(id, lsn));
-    Answered::Later
-}
-
-fn settle_forgotten<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: ConnectionId, lsn: Lsn) {
-    let answer = match shard.is_synced_to(lsn) {
-        Ok(false) => return shard.guests.recalls.waiting.push(Waiting::Forgotten(id, lsn)),
-        Ok(true) => Answer::empty(Status::NO_CONTENT),
-        Err(refused) => Answer::error(&executions::refusal(ExecuteError::NotKept(refused))),
-    };
-    let Some(connection) = shard.guests.hub.connection(id) else { return };
-    assert!(matches!(connection.doing, Doing::Elsewhere));
-    connection.doing = Doing::Requests;
-    hub::answer(shard, id, &answer);
-    shard.guests.hub.resume_later(id);
 }
 
 fn settle_call<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: ConnectionId) {

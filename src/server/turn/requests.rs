@@ -6,7 +6,7 @@ use crate::engine::NotFound;
 use crate::journal::Refused;
 use crate::reactor::{ConnectionId, Reactor};
 use crate::server::hub::Answered;
-use crate::server::turn::{parts, recall};
+use crate::server::turn::parts;
 use crate::server::{
     ServerShard, calls, durable, executions, hub, mcp, peers, shm, streams, subscriptions, workers,
 };
@@ -40,7 +40,7 @@ pub(in crate::server) fn carry_out_call<R: Reactor + 'static>(
         }
         ApiCall::Execute(execute) => calls::run_tool(shard, id, *execute, principal),
         ApiCall::Follow(follow) => streams::follow(shard, id, &follow),
-        ApiCall::Forget(execution) => recall::forget(shard, id, execution),
+        ApiCall::Forget(execution) => executions::forget(shard, id, execution),
         ApiCall::Output(execution, ask) => streams::send_output(shard, id, execution, &ask),
         ApiCall::Result(execution, wait) => calls::await_result(shard, id, execution, wait),
         ApiCall::Executions(_) | ApiCall::AllProgress | ApiCall::Metrics(_) => {

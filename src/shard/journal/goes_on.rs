@@ -43,12 +43,8 @@ pub(crate) struct OpenKept {
     /// The wall-clock time of its beginning, in microseconds since 1970.
     pub opened_us: u64,
     pub opened: OpenedDetails,
-    /// The promise for its chunks.
-    pub durability: Durability,
     /// The totals of all its chunks.
     pub totals: Totals,
-    /// The last chunk for which the promise is kept; 0 before the first.
-    pub durable_seq: u64,
 }
 
 /// The reason why an execution was not resumed.
@@ -80,15 +76,9 @@ pub(super) fn goes_on_of(journal: &Journal, kept: KeptId) -> Option<OpenedDetail
 pub(crate) fn open_kept(keeping: &Keeping) -> Vec<OpenKept> {
     let open = keeping.journal.executions().filter_map(|(name, kept)| {
         let opened = goes_on_of(&keeping.journal, name)?;
-        let Living { durability, opened_us, position, .. } = **kept.living.as_ref()?;
-        Some(OpenKept {
-            id: ExecutionId::from_bits(kept.id),
-            opened_us,
-            opened,
-            durability,
-            totals: position.all,
-            durable_seq: keeping.durable_seq(name)?,
-        })
+        let Living { opened_us, position, .. } = **kept.living.as_ref()?;
+        let id = ExecutionId::from_bits(kept.id);
+        Some(OpenKept { id, opened_us, opened, totals: position.all })
     });
     open.collect()
 }
