@@ -39,6 +39,8 @@ pub struct ExecuteOptions {
     pub deliver: Option<Deliver>,
     /// The consequence if the server's disk has no room for a chunk.
     pub on_full: Option<OnFull>,
+    /// The time for which it is kept on the server's disk after its end, in whole seconds.
+    pub keep: Option<Duration>,
 }
 
 /// Options of a stream.
@@ -302,6 +304,7 @@ pub(crate) fn set_options(body: &mut Map<String, Value>, options: &ExecuteOption
     set("durability", options.durability.map(|durability| durability.name().into()));
     set("deliver", options.deliver.map(|deliver| deliver.name().into()));
     set("on_full", options.on_full.map(|on_full| on_full.name().into()));
+    set("keep_s", options.keep.map(|time| time.as_secs().max(1).into()));
 }
 
 fn policy(choice: PolicyChoice) -> Value {
@@ -403,6 +406,7 @@ mod tests {
             durability: Some(Durability::Synced),
             deliver: Some(Deliver::WhenDurable),
             on_full: Some(OnFull::Wait),
+            keep: Some(Duration::from_secs(90)),
         };
         let expected = json!({
             "tool": "t",
@@ -418,6 +422,7 @@ mod tests {
             "durability": "synced",
             "deliver": "when_durable",
             "on_full": "wait",
+            "keep_s": 90,
         });
         assert_eq!(execute("t", &arguments, &options), expected);
     }

@@ -5,8 +5,8 @@ use serde_json::{Map, Value};
 
 use crate::endpoint::body::{Members, parse};
 use crate::endpoint::execute::{
-    AGREED, ALLOWED, BEGINNING, DELIVERED, DURABLE, FULL, HELD_BACK, KEPT, MEASURED, RETAINED,
-    STALLED, opening,
+    AGREED, ALLOWED, BEGINNING, DELIVERED, DURABLE, FULL, HELD_BACK, KEPT, KEPT_FOR, MEASURED,
+    RETAINED, STALLED, opening,
 };
 use crate::endpoint::fields::{Field, Preset, Shape, object_schema};
 use crate::endpoint::front::bodies::{self, RunRequest};
@@ -121,6 +121,7 @@ pub(super) const STREAMED: &[Field] = &[
     DURABLE,
     DELIVERED,
     FULL,
+    KEPT_FOR,
 ];
 /// The arguments of `agent`.
 const RUN: &[Field] = STREAMED.split_at(15).0;

@@ -171,6 +171,8 @@ pub struct Opening {
     pub deliver: crate::stream::Deliver,
     /// The consequence if the disk has no room; `None`: a pause.
     pub on_full: Option<OnFull>,
+    /// The time for which it is kept after its end; `None`: the one of the server.
+    pub keep: Option<Duration>,
 }
 
 /// A worker that takes calls.

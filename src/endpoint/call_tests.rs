@@ -262,6 +262,7 @@ fn opening() -> Opening {
         durability: None,
         deliver: Default::default(),
         on_full: None,
+        keep: None,
     }
 }
 

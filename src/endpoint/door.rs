@@ -2,8 +2,8 @@
 
 use crate::endpoint::body::{Members, parse};
 use crate::endpoint::execute::{
-    AGREED, ALLOWED, BEGINNING, DELIVERED, DURABLE, FULL, HELD_BACK, KEPT, MEASURED, RETAINED,
-    STALLED, opening,
+    AGREED, ALLOWED, BEGINNING, DELIVERED, DURABLE, FULL, HELD_BACK, KEPT, KEPT_FOR, MEASURED,
+    RETAINED, STALLED, opening,
 };
 use crate::endpoint::fields::{Field, Preset, Shape};
 use crate::endpoint::{ApiError, Produce};
@@ -47,6 +47,7 @@ pub(super) const PRODUCE: &[Field] = &[
     DURABLE,
     DELIVERED,
     FULL,
+    KEPT_FOR,
 ];
 
 /// Reads the body of `POST /v1/door/executions`.

@@ -39,6 +39,7 @@ pub(super) const EXECUTE: &[Field] = &[
     DURABLE,
     DELIVERED,
     FULL,
+    KEPT_FOR,
 ];
 
 // The fields of every execution, whatever it runs. `opening` reads them.
@@ -107,6 +108,12 @@ pub(super) const FULL: Field = Field::new(
      the block deadline, and fails then. Late readers find a gap where a chunk was not kept.",
 )
 .or(Preset::Text("pause"));
+pub(super) const KEPT_FOR: Field = Field::new(
+    "keep_s",
+    Shape::Number { min: 1, max: limits::KEEP_S_MAX as u64 },
+    "The time in seconds for which the execution is kept on disk after its end. If the disk is as \
+     full as it may be, the oldest executions go before their time. Default: set by the server.",
+);
 
 pub(super) const POLICY: &[Field] = &[
     Field::new("name", Shape::Choice(POLICIES), "The name of the policy.").required(),
@@ -208,6 +215,7 @@ pub(super) fn opening(members: &Members<'_>) -> Result<Opening, ApiError> {
             "gap" => OnFull::Gap,
             _ => OnFull::Pause,
         }),
+        keep: members.number("keep_s")?.map(Duration::from_secs),
         progress: members.choice("progress")?.map(|name| match name {
             "chunks" => ProgressSource::Chunks,
             "bytes" => ProgressSource::Bytes,

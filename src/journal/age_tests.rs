@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use super::fault_tests::Bench;
 use super::model_tests::Disk;
-use super::{Append, Moment, Setup, Wish};
+use super::records::Terms;
+use super::{Append, Moment, Place, Setup, Wish};
 use crate::base::Instant;
 use crate::limits::{
     JOURNAL_LOOK_INTERVAL, JOURNAL_RETRY_DELAY, JOURNAL_SETTLING_TIME, JOURNAL_UNSYNCED_BYTES_MAX,
+    KEEP_S_MAX,
 };
 use crate::stream::{Durability, Kind, Kinds};
 
@@ -228,4 +230,111 @@ fn too_many_bytes_go_at_once_even_after_a_start() {
     }
     assert!(bench.moment.now < Instant::from_nanos(1) + JOURNAL_SETTLING_TIME);
     assert!(sealed(&bench) <= 3 && bench.journal.counters().removed_segments > 1);
+}
+
+fn kept_for(time: Duration) -> Terms {
+    Terms { keep_s: time.as_secs() as u32, ..Durability::Synced.into() }
+}
+
+/// Opens an execution, appends one chunk, and ends it.
+fn run(bench: &mut Bench, id: u128, terms: Terms) {
+    let name = bench.open(id, terms);
+    assert_eq!(bench.append_payload(name, b"its chunk"), Append::Kept);
+    assert!(bench.journal.end(name, b"done", bench.moment));
+    bench.settle();
+}
+
+fn is_there(bench: &Bench, id: u128) -> bool {
+    assert_eq!(bench.journal.find(id).is_some(), bench.journal.executions().any(|e| e.1.id == id));
+    bench.journal.find(id).is_some()
+}
+
+#[test]
+fn an_execution_goes_when_its_own_time_is_over() {
+    for restarts in [false, true] {
+        let mut bench = started(START);
+        idle(&mut bench, JOURNAL_SETTLING_TIME);
+        run(&mut bench, 1, kept_for(2 * HOUR));
+        run(&mut bench, 2, kept_for(3 * HOUR));
+        run(&mut bench, 3, Durability::Synced.into());
+        if restarts {
+            // The first is in a row of an index, the last in blocks.
+            fill(&mut bench, 9, 1);
+            run(&mut bench, 4, kept_for(2 * HOUR));
+            let wall_us = bench.moment.wall_us;
+            bench = restarted(bench, wall_us);
+        }
+        let there = |bench: &Bench| [1, 2, 3].map(|id| is_there(bench, id));
+        idle(&mut bench, 2 * HOUR - SECOND);
+        assert_eq!(there(&bench), [true; 3]);
+        idle(&mut bench, 3 * SECOND);
+        assert_eq!(there(&bench), [false, true, true], "{restarts}");
+        assert!(!restarts || !is_there(&bench, 4));
+        let turns = idle(&mut bench, HOUR);
+        assert_eq!(there(&bench), [false, false, true]);
+        assert!(turns < 20, "{turns} turns");
+        // A start does not bring them back.
+        let wall_us = bench.moment.wall_us;
+        let bench = restarted(bench, wall_us);
+        assert_eq!(there(&bench), [false, false, true]);
+    }
+}
+
+#[test]
+fn an_execution_that_is_kept_for_longer_holds_its_segments() {
+    for restarts in [false, true] {
+        let mut bench = started(START);
+        run(&mut bench, 1, kept_for(3 * AGE));
+        fill(&mut bench, 2, 2);
+        if restarts {
+            let wall_us = bench.moment.wall_us;
+            bench = restarted(bench, wall_us);
+        }
+        let before = sealed(&bench);
+        let turns = idle(&mut bench, 3 * AGE - SECOND);
+        assert_eq!((sealed(&bench), is_there(&bench, 1)), (before, true));
+        assert!(turns < 80, "{turns} turns");
+        idle(&mut bench, 3 * SECOND);
+        assert!(!is_there(&bench, 1));
+        assert_eq!(sealed(&bench), 0);
+    }
+}
+
+#[test]
+fn a_running_execution_with_a_time_of_its_own_keeps_its_chunks() {
+    let long = Terms { keep_s: KEEP_S_MAX, ..Durability::Synced.into() };
+    let mut bench = started(START);
+    let (own, plain) = (bench.open(1, long), bench.open(2, Durability::Synced));
+    for name in [own, plain] {
+        assert_eq!(bench.append_payload(name, b"its chunk"), Append::Kept);
+    }
+    fill(&mut bench, 3, 1);
+    idle(&mut bench, 100 * DAY);
+    assert_eq!(sealed(&bench), 1);
+    // When it is removed, its segment goes, and what another one has in it.
+    assert!(bench.journal.end(own, b"done", bench.moment));
+    bench.settle();
+    idle(&mut bench, DAY);
+    assert_eq!(sealed(&bench), 1);
+    assert!(bench.journal.delete(own, bench.moment));
+    bench.settle();
+    idle(&mut bench, HOUR + SECOND);
+    assert_eq!((sealed(&bench), bench.journal.find(2)), (0, Some(plain)));
+    assert_eq!(bench.journal.locate(plain, 1), Some(Place::Expired { until_seq: 2 }));
+}
+
+#[test]
+fn a_journal_that_is_too_large_holds_nothing() {
+    let mut bench = started(START);
+    bench.journal.setup.bytes_max = 4 * u64::from(SETUP.segment_bytes);
+    run(&mut bench, 1, kept_for(100 * DAY));
+    fill(&mut bench, 2, 2);
+    assert!(is_there(&bench, 1));
+    let name = bench.open(3, Durability::Written);
+    for _ in 0..200 {
+        assert_eq!(bench.append_payload(name, &[7; 3_000]), Append::Kept);
+        bench.journal.await_sync();
+        bench.settle();
+    }
+    assert!(!is_there(&bench, 1));
 }

@@ -63,6 +63,8 @@ pub struct Kept {
     pub ended: Option<Record>,
     /// The wall-clock time of its end, in microseconds since 1970.
     pub ended_us: u64,
+    /// Time in seconds for which it is kept after its end; 0 for the time of the journal.
+    pub keep_s: u32,
     /// True if it was deleted.
     pub is_deleted: bool,
     /// Its runs in sealed segments, in order.
@@ -154,12 +156,23 @@ impl Kept {
             opened,
             ended: None,
             ended_us: 0,
+            keep_s: 0,
             is_deleted: false,
             extents: SmallVec::new(),
             part: None,
             sealing_part: None,
             living: None,
         }
+    }
+
+    /// The time until which it is kept, in microseconds since 1970, if it has one of its own. Before
+    /// its end nobody knows it: it is the last one.
+    pub fn until_us(&self) -> Option<u64> {
+        if self.keep_s == 0 || self.is_deleted {
+            return None;
+        }
+        let keep_us = 1_000_000 * u64::from(self.keep_s);
+        Some(self.ended.map_or(u64::MAX, |_| self.ended_us.saturating_add(keep_us)))
     }
 
     /// The next chunk, and the payload bytes of all before it.

@@ -6,6 +6,7 @@ use std::io;
 use super::catalogue::Missing;
 use super::format::ChunkEntry;
 use super::model_tests::Disk;
+use super::records::Terms;
 use super::recovery::{Files, Recovered, recover};
 use super::{Append, Fault, Journal, KeptId, Moment, Place, Refused, Setup, Wish};
 use crate::base::Instant;
@@ -41,8 +42,8 @@ impl Bench {
         Bench { journal, disk, moment, wishes: VecDeque::new() }
     }
 
-    pub fn open(&mut self, id: u128, durability: Durability) -> KeptId {
-        self.journal.open(id, durability, b"details", self.moment).unwrap()
+    pub fn open(&mut self, id: u128, terms: impl Into<Terms>) -> KeptId {
+        self.journal.open(id, terms, b"details", self.moment).unwrap()
     }
 
     fn append(&mut self, name: KeptId) -> Append {

@@ -164,6 +164,8 @@ pub struct ExecutionRow {
     pub ended: RecordPlace,
     /// The wall-clock time of its end, in microseconds since 1970.
     pub ended_us: u64,
+    /// Time in seconds for which it is kept after its end; 0 for the time of the journal.
+    pub keep_s: u32,
     /// True if it was deleted.
     pub is_deleted: bool,
 }
@@ -178,7 +180,7 @@ impl Row for ExecutionRow {
         to.u32(self.execution);
         to.u32(self.run_at);
         to.u32(self.run_count);
-        to.u32(u32::from(self.is_deleted));
+        to.u32(self.keep_s << 1 | u32::from(self.is_deleted));
         to.u64(self.first_seq);
         to.u64(self.until_seq);
         to.u64(self.bytes_until);
@@ -192,11 +194,8 @@ impl Row for ExecutionRow {
     fn read(from: &mut Reader<'_>) -> Result<ExecutionRow, Damage> {
         let id = u128::from(from.u64()) | u128::from(from.u64()) << 64;
         let (execution, run_at, run_count) = (from.u32(), from.u32(), from.u32());
-        let is_deleted = match from.u32() {
-            0 => false,
-            1 => true,
-            _ => return Err(Damage::Bounds),
-        };
+        let word = from.u32();
+        let (keep_s, is_deleted) = (word >> 1, word & 1 == 1);
         let (first_seq, until_seq, bytes_until) = (from.u64(), from.u64(), from.u64());
         let mut places = [RecordPlace::default(); 2];
         for place in &mut places {
@@ -216,6 +215,7 @@ impl Row for ExecutionRow {
             opened,
             ended,
             ended_us,
+            keep_s,
             is_deleted,
         };
         is_bounded.then_some(row).ok_or(Damage::Bounds)
@@ -428,6 +428,7 @@ mod tests {
             opened: RecordPlace { offset_bytes: 4160, bytes: 64 },
             ended: RecordPlace::default(),
             ended_us: 77,
+            keep_s: 86_400,
             is_deleted: true,
         };
         let (lsn, mut page) = (Lsn::new(1, JOURNAL_PAGE_BYTES), vec![0; PAGE_BYTES]);

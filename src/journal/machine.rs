@@ -14,7 +14,7 @@ use super::format::{
     SegmentHeader, chunk_bytes,
 };
 use super::index::{EXECUTIONS_PER_PAGE, RUNS_PER_PAGE, RecordPlace, RunRow, Trailer};
-use super::records::{Ended, FIXED_BYTES, Hole, Opened};
+use super::records::{Ended, FIXED_BYTES, Hole, Opened, Terms};
 use super::seal::{self, Sealing};
 use super::segments::{Next, Sealed, Segments};
 use super::table::Table;
@@ -23,7 +23,7 @@ use crate::base::planted::{Planted, planted};
 use crate::base::{Instant, PageBuffer};
 use crate::limits::{
     JOURNAL_BLOCK_BYTES_MAX, JOURNAL_PAGE_BYTES, JOURNAL_RECORD_BYTES_MAX,
-    JOURNAL_RECORD_RESERVE_BYTES, KINDS_MAX,
+    JOURNAL_RECORD_RESERVE_BYTES, KEEP_S_MAX, KINDS_MAX,
 };
 use crate::stream::Durability;
 
@@ -39,6 +39,9 @@ pub struct Journal {
     spare: Option<Table>,
     pub(super) segments: Segments,
     pub(super) ages: AgeClock,
+    /// The time after which the first ended execution is removed for its own time, in microseconds
+    /// since 1970.
+    pub(super) overdue_us: Option<u64>,
     fault: Option<Fault>,
     /// Executions of which something has reached the disk, each at most once.
     news: VecDeque<KeptId>,
@@ -74,6 +77,7 @@ impl Journal {
         table.begin(first);
         let segments = Segments {
             oldest: sealed.front().map_or(first, |front| front.number),
+            until_us: 0,
             sealed,
             current: first,
             next: Next::Absent,
@@ -81,7 +85,7 @@ impl Journal {
             is_removing: false,
             to_remove: None,
         };
-        Journal {
+        let mut journal = Journal {
             setup,
             catalogue,
             commit: Commit::new(
@@ -94,11 +98,14 @@ impl Journal {
             spare: Some(spare),
             segments,
             ages: AgeClock::new(now, seen_us.unwrap_or(0)),
+            overdue_us: None,
             fault: None,
             news: VecDeque::with_capacity(64),
             counters: Counters::default(),
             scratch: Vec::with_capacity(JOURNAL_RECORD_BYTES_MAX + FIXED_BYTES),
-        }
+        };
+        journal.plan_removals();
+        journal
     }
 
     /// The properties of the journal.
@@ -134,11 +141,13 @@ impl Journal {
     pub fn open(
         &mut self,
         id: u128,
-        durability: Durability,
+        terms: impl Into<Terms>,
         details: &[u8],
         moment: Moment,
     ) -> Result<KeptId, Refused> {
+        let terms @ Terms { durability, keep_s } = terms.into();
         assert!(durability != Durability::None);
+        assert!(keep_s <= KEEP_S_MAX);
         if details.len() > JOURNAL_RECORD_BYTES_MAX - FIXED_BYTES {
             return Err(Refused::TooLong);
         }
@@ -150,7 +159,7 @@ impl Journal {
         }
         let number = self.catalogue.next_number();
         let position = Position::new(number);
-        let opened = Opened { id, durability, opened_us: moment.wall_us, details };
+        let opened = Opened { id, terms, opened_us: moment.wall_us, details };
         self.scratch.clear();
         opened.encode(&mut self.scratch);
         let placed = self.put_record(RunKind::Opened, &position, 0, Reserve::Keep, moment);
@@ -169,7 +178,7 @@ impl Journal {
             hint: TouchHint::default(),
         };
         let living = Some(Box::new(living));
-        let kept = Kept { living, ..Kept::new(id, number, Record { lsn, bytes }) };
+        let kept = Kept { living, keep_s, ..Kept::new(id, number, Record { lsn, bytes }) };
         let name = self.catalogue.insert(kept);
         let part = self.part_of(name);
         self.table.parts[part as usize].opened = place(lsn, bytes);
@@ -255,6 +264,9 @@ impl Journal {
         (kept.ended, kept.ended_us) = (Some(Record { lsn, bytes }), moment.wall_us);
         (kept.next_seq, kept.bytes) = kept.published();
         kept.living.as_mut().expect("it is running").is_end_awaited = true;
+        if let Some(until_us) = kept.until_us() {
+            self.plan_removal(until_us, moment);
+        }
         true
     }
 

@@ -1,19 +1,35 @@
 //! The bodies of records: the beginning and the end of an execution, and holes.
 
 use super::format::{Damage, Reader, TOTAL_MAX, Writer};
-use crate::limits::KINDS_MAX;
+use crate::limits::{KEEP_S_MAX, KINDS_MAX};
 use crate::stream::{Durability, Kind, KindTotals, Totals};
 
 /// Number of bytes of a record's body before its details.
 pub const FIXED_BYTES: usize = 32;
+
+/// The promises for an execution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// The promise for its chunks.
+    pub durability: Durability,
+    /// Time in seconds for which it is kept after its end; 0 for the time of the journal. Until
+    /// then, nothing of it is removed for its age. At most [`KEEP_S_MAX`].
+    pub keep_s: u32,
+}
+
+impl From<Durability> for Terms {
+    fn from(durability: Durability) -> Terms {
+        Terms { durability, keep_s: 0 }
+    }
+}
 
 /// The beginning of an execution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opened<'a> {
     /// The id of the execution, as its 128 bits.
     pub id: u128,
-    /// The promise for its chunks.
-    pub durability: Durability,
+    /// The promises for it.
+    pub terms: Terms,
     /// The wall-clock time, in microseconds since 1970.
     pub opened_us: u64,
     /// Everything else. The journal does not look at it.
@@ -34,7 +50,9 @@ pub struct Ended<'a> {
 impl<'a> Opened<'a> {
     /// Appends the body to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        fixed(out, self.id, self.durability as u64, self.opened_us, self.details);
+        let Terms { durability, keep_s } = self.terms;
+        let word = u64::from(keep_s) << 32 | durability as u64;
+        fixed(out, self.id, word, self.opened_us, self.details);
     }
 
     /// Reads a body.
@@ -43,9 +61,10 @@ impl<'a> Opened<'a> {
     /// [`Damage`].
     pub fn decode(body: &'a [u8]) -> Result<Opened<'a>, Damage> {
         let (id, word, opened_us, details) = split(body)?;
-        let durability = Durability::ALL.into_iter().find(|each| *each as u64 == word);
-        let durability = durability.ok_or(Damage::Bounds)?;
-        Ok(Opened { id, durability, opened_us, details })
+        let (keep_s, word) = ((word >> 32) as u32, word as u32);
+        let durability = Durability::ALL.into_iter().find(|each| *each as u32 == word);
+        let durability = durability.filter(|_| keep_s <= KEEP_S_MAX).ok_or(Damage::Bounds)?;
+        Ok(Opened { id, terms: Terms { durability, keep_s }, opened_us, details })
     }
 }
 

@@ -372,6 +372,7 @@ impl Contents {
         if let Some(place) = row.ended.found() {
             (kept.ended, kept.ended_us) = (Some(record(place)), row.ended_us);
         }
+        kept.keep_s = row.keep_s;
         kept.is_deleted |= row.is_deleted;
         kept.extents.extend(seal::extent(number, row));
         self.positions.remove(&row.execution);
@@ -543,19 +544,17 @@ impl Contents {
         let header = &run.header;
         let record = Record { lsn: run.lsn, bytes: header.bytes };
         let opened = match header.kind {
-            RunKind::Opened | RunKind::Carried => {
-                let body = run.body().and_then(Opened::decode);
-                body.ok().map(|opened| (opened.id, record))
-            }
+            RunKind::Opened | RunKind::Carried => run.body().and_then(Opened::decode).ok(),
             _ => None,
         };
-        let (id, opened) = opened.unzip();
-        let Some(index) = self.known(header.execution, id.unwrap_or(0), opened) else {
+        let id = opened.map_or(0, |opened| opened.id);
+        let Some(index) = self.known(header.execution, id, opened.map(|_| record)) else {
             self.findings.orphan_runs += 1;
             return;
         };
         let is_full = table.run_count() == JOURNAL_ROWS_MAX;
         let kept = self.catalogue.at_mut(index).expect("it is known");
+        kept.keep_s = opened.map_or(kept.keep_s, |opened| opened.terms.keep_s);
         let is_chunks = matches!(header.kind, RunKind::Chunks | RunKind::Hole);
         if is_chunks && (header.first_seq < kept.next_seq || is_full) || kept.ended.is_some() {
             self.findings.orphan_runs += u64::from(header.kind != RunKind::Deleted);
@@ -668,7 +667,7 @@ fn read_opened(
         _ => Err(Damage::Bounds),
     });
     Ok(match opened {
-        Ok(opened) => (opened.durability, opened.opened_us, opened.details.into()),
+        Ok(opened) => (opened.terms.durability, opened.opened_us, opened.details.into()),
         Err(_) => (Durability::Synced, 0, Box::default()),
     })
 }

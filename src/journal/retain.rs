@@ -5,7 +5,7 @@ use super::block::Position;
 use super::catalogue::{Kept, KeptId, Record};
 use super::format::{Lsn, RunKind};
 use super::machine::{Journal, Reserve, place};
-use super::records::{FIXED_BYTES, Opened};
+use super::records::{FIXED_BYTES, Opened, Terms};
 use super::segments::Vacating;
 use super::{Moment, Refused};
 use crate::base::Instant;
@@ -77,24 +77,72 @@ impl Journal {
         self.look_at().is_some_and(|look_at| now >= look_at)
     }
 
-    /// The time of the next look at the age of the oldest segment.
+    /// The time of the next look at the ages of segments and executions.
     pub(super) fn look_at(&self) -> Option<Instant> {
         let can_look = !self.segments.is_shrinking() && self.fault().is_none();
-        let is_wanted = can_look && !self.segments.sealed.is_empty();
+        let is_empty = self.segments.sealed.is_empty() && self.overdue_us.is_none();
+        let is_wanted = can_look && !is_empty;
         is_wanted.then(|| self.ages.look_at())
     }
 
-    /// Looks at the wall clock.
+    /// Looks at the wall clock, and removes executions whose own time is over.
     pub(super) fn look(&mut self, moment: Moment) {
         self.ages.look(moment);
+        if self.overdue_us.is_some_and(|overdue_us| self.ages.is_past(overdue_us)) {
+            let is_over = |kept: &Kept| {
+                let until_us = kept.until_us().filter(|_| kept.living.is_none());
+                until_us.is_some_and(|until_us| self.ages.is_past(until_us))
+            };
+            let all = self.catalogue.iter().filter(|(_, kept)| is_over(kept));
+            for name in all.map(|(name, _)| name).collect::<Vec<_>>() {
+                if !self.delete(name, moment) {
+                    break; // There is no room. The next look tries again.
+                }
+            }
+        }
         self.plan_look(moment);
+    }
+
+    /// Notes the end of an execution that is kept for a time of its own.
+    pub(super) fn plan_removal(&mut self, until_us: u64, moment: Moment) {
+        self.overdue_us = Some(self.overdue_us.map_or(until_us, |other| other.min(until_us)));
+        self.plan_next_look(moment);
     }
 
     /// Plans the next look, after the oldest segment has changed.
     pub(super) fn plan_look(&mut self, moment: Moment) {
-        if let Some(until_us) = self.segments.until_us(&self.setup) {
+        self.plan_removals();
+        self.plan_next_look(moment);
+    }
+
+    fn plan_next_look(&mut self, moment: Moment) {
+        let segment_us = self.segments.sealed.front().map(|_| self.segments.until_us);
+        if let Some(until_us) = [segment_us, self.overdue_us].into_iter().flatten().min() {
             self.ages.plan(until_us, moment.now);
         }
+    }
+
+    /// Decides when the oldest segment is too old, and when an execution is removed for its own
+    /// time. An execution that is kept for longer holds all segments from its first one on.
+    pub(super) fn plan_removals(&mut self) {
+        let front = self.segments.sealed.front();
+        let age_us_max = self.setup.age_us_max;
+        let mut segment_us = front.map_or(0, |front| front.last_us.saturating_add(age_us_max));
+        let mut overdue_us = None;
+        for (_, kept) in self.catalogue.iter() {
+            let Some(until_us) = kept.until_us() else { continue };
+            // The description of a running one is repeated before its segment goes.
+            let opened = kept.ended.map(|_| kept.opened.lsn.segment_number());
+            let chunks = kept.extents.first().map(|extent| extent.segment_number);
+            let first = [opened, chunks].into_iter().flatten().min();
+            if first.zip(front).is_some_and(|(first, front)| first <= front.number) {
+                segment_us = segment_us.max(until_us);
+            }
+            if kept.ended.is_some() {
+                overdue_us = Some(overdue_us.map_or(until_us, |other: u64| other.min(until_us)));
+            }
+        }
+        (self.segments.until_us, self.overdue_us) = (segment_us, overdue_us);
     }
 
     /// Repeats the descriptions of running executions of the oldest segment in the present one.
@@ -172,7 +220,7 @@ impl Journal {
         let living = kept.living.as_ref()?;
         let opened = Opened {
             id: kept.id,
-            durability: living.durability,
+            terms: Terms { durability: living.durability, keep_s: kept.keep_s },
             opened_us: living.opened_us,
             details,
         };

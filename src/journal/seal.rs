@@ -100,6 +100,7 @@ fn whole(catalogue: &Catalogue, part: &Part) -> ExecutionRow {
         execution: kept.number,
         until_seq: part.until_seq,
         bytes_until: part.bytes_until,
+        keep_s: kept.keep_s,
         ended_us: if part.ended.found().is_some() { kept.ended_us } else { 0 },
         ..ExecutionRow::default()
     }

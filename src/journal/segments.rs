@@ -59,6 +59,8 @@ pub struct Segments {
     pub next: Next,
     /// The oldest one that counts.
     pub oldest: u64,
+    /// The time after which the oldest of the sealed ones is too old, in microseconds since 1970.
+    pub until_us: u64,
     /// The one that will be removed next.
     pub vacating: Option<Vacating>,
     /// True while one is being removed.
@@ -78,13 +80,8 @@ impl Segments {
 
     /// True if the oldest segment has to go.
     pub fn is_over(&self, setup: &Setup, ages: &AgeClock) -> bool {
-        let Some(until_us) = self.until_us(setup) else { return false };
-        ages.is_past(until_us) || self.bytes(setup) > setup.bytes_max
-    }
-
-    /// The time after which the oldest segment is too old.
-    pub fn until_us(&self, setup: &Setup) -> Option<u64> {
-        self.sealed.front().map(|front| front.last_us.saturating_add(setup.age_us_max))
+        let is_over = || ages.is_past(self.until_us) || self.bytes(setup) > setup.bytes_max;
+        !self.sealed.is_empty() && is_over()
     }
 
     /// True while the oldest segment is on its way out. The disk decides when that goes on.

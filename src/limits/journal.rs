@@ -52,6 +52,8 @@ pub const JOURNAL_RETRY_DELAY: Duration = Duration::from_secs(1);
 pub const JOURNAL_BYTES_MAX: u64 = 10 << 30;
 /// Time for which ended executions are kept, unless another one is chosen.
 pub const JOURNAL_RETENTION: Duration = Duration::from_secs(86_400);
+/// Time in seconds for which an execution can ask to be kept after its end: 68 years.
+pub const KEEP_S_MAX: u32 = i32::MAX as u32;
 /// Nothing is removed for its age before this time has passed since the start.
 pub const JOURNAL_SETTLING_TIME: Duration = Duration::from_secs(600);
 /// The age of the oldest segment is looked at after this time at the latest.

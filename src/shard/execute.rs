@@ -12,6 +12,8 @@ use super::run::{Producer, Run};
 use crate::base::{ExecutionId, Handle, Principal};
 use crate::engine::{Event, Hold, OpenError, OpenSpec, ProgressSource, Reply, Timeouts};
 use crate::journal::Refused;
+use crate::journal::records::Terms;
+use crate::limits;
 use crate::reactor::Reactor;
 use crate::stream::{Deliver, Durability, OnFull};
 use crate::tool::{Prepared, StartError, Work};
@@ -59,6 +61,10 @@ pub struct ExecuteOptions {
     /// The consequence if the journal has no room for a chunk. [`OnFull::Wait`] needs a durability
     /// other than `none`.
     pub on_full: OnFull,
+    /// Time for which the execution is kept on disk after its end, in whole seconds: instead of the
+    /// retention of the journal, be it shorter or longer. It needs a durability other than `none`.
+    /// If the journal is as large as it may be, the oldest executions go before their time.
+    pub keep: Option<std::time::Duration>,
     /// True if a restart does not end the execution, and its owner brings it back. It has to be fed
     /// by hand and kept. Otherwise this means nothing.
     #[doc(hidden)]
@@ -111,12 +117,13 @@ pub(super) fn open<R: Reactor + 'static, O: Outlet<R>>(
     // A tool on another thread writes into one window for as long as it runs.
     let is_fixed = matches!(*work, Work::Thread(_)) || shard.guests.has_fixed_rings();
     let grows = options.grows && !is_fixed;
-    let durability = durability_of(shard, &options)?;
+    let terms @ Terms { durability, .. } = terms_of(shard, &options)?;
     let is_late = is_told_late((options.deliver, options.on_full), durability)?;
     let ring = shard.expected_ring(need.ring_bytes, need.chunk_bytes)?;
     let mut spec = OpenSpec::new(ring);
     spec.start = options.start;
-    spec.retention = options.retention.unwrap_or(shard.retention);
+    let retention = options.retention.unwrap_or(shard.retention);
+    spec.retention = options.keep.map_or(retention, |keep| keep.min(retention));
     spec.block_deadline = options.block_deadline.unwrap_or(shard.block_deadline);
     spec.on_stall = options.on_stall;
     spec.timeouts = options.timeouts.unwrap_or(timeouts);
@@ -151,21 +158,29 @@ pub(super) fn open<R: Reactor + 'static, O: Outlet<R>>(
     O::on_opened(shard, id);
     let how = (options.deliver, options.on_full);
     let late = is_late.then(|| Box::new(Late::new(how, spec.block_deadline, 0)));
-    let kept = keep(shard, id, (durability, how), late);
+    let kept = keep(shard, id, (terms, how), late);
     shard.pump();
     kept.map(|()| id)
 }
 
-/// The promise for the chunks of an execution with these options.
-fn durability_of<R: Reactor + 'static, O: Outlet<R>>(
+/// The promises for an execution with these options.
+fn terms_of<R: Reactor + 'static, O: Outlet<R>>(
     shard: &Shard<R, O>,
     options: &ExecuteOptions,
-) -> Result<Durability, ExecuteError> {
-    match (&shard.keeping, options.durability) {
-        (Some(keeping), durability) => Ok(keeping.durability(durability)),
-        (None, None | Some(Durability::None)) => Ok(Durability::None),
-        (None, Some(durability)) => Err(ExecuteError::NoJournal { durability }),
-    }
+) -> Result<Terms, ExecuteError> {
+    let durability = match (&shard.keeping, options.durability) {
+        (Some(keeping), durability) => keeping.durability(durability),
+        (None, None | Some(Durability::None)) => Durability::None,
+        (None, Some(durability)) => return Err(ExecuteError::NoJournal { durability }),
+    };
+    let keep_s = match options.keep {
+        Some(_) if durability == Durability::None => {
+            return Err(ExecuteError::NothingKept { option: "keep" });
+        }
+        Some(time) => time.as_secs().clamp(1, limits::KEEP_S_MAX.into()) as u32,
+        None => 0,
+    };
+    Ok(Terms { durability, keep_s })
 }
 
 /// True if the engine is told of chunks only when the journal has them.
@@ -189,10 +204,10 @@ pub(super) fn is_told_late(
 fn keep<R: Reactor + 'static, O: Outlet<R>>(
     shard: &mut Shard<R, O>,
     id: ExecutionId,
-    (durability, (deliver, on_full)): (Durability, (Deliver, OnFull)),
+    (terms, (deliver, on_full)): (Terms, (Deliver, OnFull)),
     late: Option<Box<Late>>,
 ) -> Result<(), ExecuteError> {
-    if durability == Durability::None {
+    if terms.durability == Durability::None {
         return Ok(());
     }
     let run = act::run_in(&mut shard.runs, id.slot);
@@ -201,7 +216,7 @@ fn keep<R: Reactor + 'static, O: Outlet<R>>(
     let goes_on = run.goes_on.then_some(GoesOn { ring_bytes, chunk_bytes, deliver, on_full });
     let keeping = shard.keeping.as_deref_mut().expect("it was asked for the durability");
     let described = (run.tool.as_deref(), run.names.token.as_deref());
-    match keeping.begin(id, durability, described, (goes_on, guest), shard.now) {
+    match keeping.begin(id, terms, described, (goes_on, guest), shard.now) {
         Ok(kept) => {
             (run.kept, run.late) = (Some(kept), late);
             Ok(())

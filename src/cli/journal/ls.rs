@@ -98,7 +98,8 @@ fn document(row: &Row) -> Value {
         "exit_signal": exit_signal,
         "opened_at": listed.opened_us.map(rfc3339),
         "ended_at": listed.ended_us.map(rfc3339),
-        "durability": listed.durability.map(|durability| durability.name()),
+        "durability": listed.terms.map(|terms| terms.durability.name()),
+        "keep_s": listed.terms.and_then(|terms| (terms.keep_s > 0).then_some(terms.keep_s)),
         "chunks": listed.chunks,
         "bytes": listed.bytes,
         "missing": {"unwritten": unwritten, "corrupt": corrupt, "expired": expired},
@@ -109,7 +110,7 @@ fn document(row: &Row) -> Value {
 fn table(all: &[Row]) -> String {
     let rows = all.iter().map(|row| {
         let listed = &row.listed;
-        let durability = listed.durability.map_or("?", |durability| durability.name());
+        let durability = listed.terms.map_or("?", |terms| terms.durability.name());
         [
             ExecutionId::from_bits(listed.id).to_string(),
             state(row).to_owned(),
@@ -166,6 +167,7 @@ fn in_words(totals: Totals) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use streamdoor::journal::records::Terms;
     use streamdoor::stream::{Durability, Outcome};
 
     #[test]
@@ -173,7 +175,7 @@ mod tests {
         let listed = Listed {
             id: 0,
             number: 1,
-            durability: Some(Durability::Synced),
+            terms: Some(Terms { durability: Durability::Synced, keep_s: 60 }),
             opened_us: Some(1_764_265_522_999_999),
             ended_us: Some(1_764_265_523_000_000),
             ended: None,
@@ -189,7 +191,7 @@ mod tests {
         };
         let broken = Listed {
             id: 1,
-            durability: None,
+            terms: None,
             opened_us: None,
             ended_us: None,
             missing: Missing { unwritten: 2, corrupt: 1, expired: 0 },

@@ -13,8 +13,7 @@ use crate::journal::Record;
 use crate::journal::block::Run;
 use crate::journal::format::{Lsn, RunKind};
 use crate::journal::index::{ExecutionRow, RecordPlace, Trailer};
-use crate::journal::records::{Ended, Opened};
-use crate::stream::Durability;
+use crate::journal::records::{Ended, Opened, Terms};
 
 /// Chunks that were published and cannot be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,8 +40,8 @@ pub struct Listed {
     pub id: u128,
     /// Its number in this journal.
     pub number: u32,
-    /// The promise for its chunks. `None` if the record of its beginning cannot be read.
-    pub durability: Option<Durability>,
+    /// The promises for it. `None` if the record of its beginning cannot be read.
+    pub terms: Option<Terms>,
     /// The wall-clock time of its beginning, in microseconds since 1970; `None` as above. If the
     /// first record was removed, this is the time of its repetition.
     pub opened_us: Option<u64>,
@@ -120,7 +119,7 @@ impl<F: ReadFiles> Look<F> {
 #[derive(Debug)]
 struct Entry {
     id: Option<u128>,
-    durability: Option<Durability>,
+    terms: Option<Terms>,
     opened_us: Option<u64>,
     ended_us: Option<u64>,
     ended: Option<Record>,
@@ -134,9 +133,9 @@ struct Entry {
 
 impl Entry {
     fn listed(self, id: u128, number: u32) -> Listed {
-        let Entry { durability, opened_us, ended_us, ended, bytes, missing, .. } = self;
+        let Entry { terms, opened_us, ended_us, ended, bytes, missing, .. } = self;
         let chunks = self.next_seq - 1;
-        Listed { id, number, durability, opened_us, ended_us, ended, chunks, bytes, missing }
+        Listed { id, number, terms, opened_us, ended_us, ended, chunks, bytes, missing }
     }
 
     /// Everything before a chunk was published, and what was not seen is missing.
@@ -162,7 +161,7 @@ impl Entry {
 
     fn open(&mut self, kind: RunKind, opened: &Opened<'_>) {
         self.id = Some(opened.id);
-        self.durability = Some(opened.durability);
+        self.terms = Some(opened.terms);
         self.opened_us.get_or_insert(opened.opened_us);
         self.is_begun |= kind == RunKind::Opened;
     }
@@ -178,7 +177,7 @@ impl Lister {
         let is_begun = self.is_complete;
         self.entries.entry(number).or_insert_with(|| Entry {
             id: None,
-            durability: None,
+            terms: None,
             opened_us: None,
             ended_us: None,
             ended: None,
@@ -252,7 +251,7 @@ impl<F: ReadFiles> Visitor<F> for Lister {
         let Trailer { journal, segment_number: number, .. } = index.trailer;
         for row in &index.executions {
             if let Some(RecordPlace { offset_bytes, bytes }) = row.opened.found()
-                && self.entry(row.execution).durability.is_none()
+                && self.entry(row.execution).terms.is_none()
             {
                 let lsn = place(number, offset_bytes);
                 let entry = self.entry(row.execution);

@@ -269,7 +269,7 @@ fn a_sound_journal_is_listed_given_and_verified() {
         assert_eq!(listed.ended_us.is_some(), truth.running.is_none());
         let details = look.end_details(listed, |details| details.to_vec()).unwrap();
         assert_eq!(details, truth.running.is_none().then(|| b"end".to_vec()));
-        assert!(listed.durability.is_some() && listed.opened_us.is_some());
+        assert!(listed.terms.is_some() && listed.opened_us.is_some());
         for kinds in [Kinds::ALL, Kinds::RAW, Kinds::NONE.with(Kind::Stdout)] {
             let (given, summary) = output(&mut look, listed.number, kinds);
             assert_eq!(summary.has_ended, truth.running.is_none());

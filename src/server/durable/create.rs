@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::paths::{Key, StreamHead};
 use super::state::{self, Closed, Config, StreamState};
@@ -229,7 +230,7 @@ fn insert<R: Reactor + 'static>(
     at
 }
 
-/// Returns the options of the execution of a stream.
+/// Returns the options of an execution that a guest of the shard brings back after a restart.
 pub(in crate::server) fn options_of(owner: Principal) -> ExecuteOptions {
     ExecuteOptions {
         grows: true,
@@ -240,6 +241,12 @@ pub(in crate::server) fn options_of(owner: Principal) -> ExecuteOptions {
         owner,
         ..ExecuteOptions::default()
     }
+}
+
+/// Returns the options of the execution of a stream. It is kept until it is removed.
+pub(super) fn options_of_stream(owner: Principal) -> ExecuteOptions {
+    let keep = Some(Duration::from_secs(limits::KEEP_S_MAX.into()));
+    ExecuteOptions { keep, ..options_of(owner) }
 }
 
 /// Opens the execution of a stream.
@@ -275,7 +282,7 @@ fn try_open<R: Reactor + 'static>(
     let mut prepared = Prepared::new(Work::Feed);
     prepared.tool = Some(Arc::new(ToolSpec::new(TOOL, "A stream that clients write.")));
     prepared.need.ring_bytes = limits::DURABLE_RING_BYTES;
-    let options = options_of(owner);
+    let options = options_of_stream(owner);
     let mut guest = Guests::prepare(shard, &prepared.work, &options)?;
     guest.stream = Some(at);
     shard.open_execution(prepared, options, guest)

@@ -175,7 +175,7 @@ pub(in crate::server) fn options_of(
 ) -> (ExecuteOptions, Option<PolicyChoice>) {
     let Opening { start, hold, retention, block_deadline, on_stall, timeouts, progress, .. } =
         opening;
-    let Opening { durability, deliver, on_full, policy, .. } = opening;
+    let Opening { durability, deliver, on_full, keep, policy, .. } = opening;
     let options = ExecuteOptions {
         start,
         hold,
@@ -188,6 +188,7 @@ pub(in crate::server) fn options_of(
         durability,
         deliver,
         on_full: on_full.unwrap_or(OnFull::Pause),
+        keep,
         goes_on: false,
         owner,
     };

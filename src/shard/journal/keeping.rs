@@ -30,6 +30,7 @@ use super::recall::Archive;
 use crate::base::{ExecutionId, Handle, Instant};
 use crate::engine::{Event, Verdict};
 use crate::journal::format::{ChunkEntry, Lsn};
+use crate::journal::records::Terms;
 use crate::journal::recovery::{Findings, Recovered};
 use crate::journal::scrub::ScrubRead;
 use crate::journal::{
@@ -267,7 +268,7 @@ impl Keeping {
     pub fn begin(
         &mut self,
         id: ExecutionId,
-        durability: Durability,
+        terms: Terms,
         (tool, token): (Option<&ToolSpec>, Option<&str>),
         (goes_on, guest): (Option<GoesOn>, Value),
         now: Instant,
@@ -279,7 +280,7 @@ impl Keeping {
         let opened = OpenedDetails { tool, has_parts, is_relayed, token, anchor, goes_on, guest };
         let details = opened.encode();
         self.is_touched = true;
-        self.journal.open(id.to_bits(), durability, &details, self.moment(now))
+        self.journal.open(id.to_bits(), terms, &details, self.moment(now))
     }
 
     /// Appends a chunk of an execution with these clocks. If there is no room, the chunk counts as
