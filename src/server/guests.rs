@@ -42,6 +42,7 @@ use crate::shard::{ExecuteError, ExecuteOptions, Shard, ShardConfig, ShardHandle
 use crate::stream::DetachReason;
 use crate::tool::Work;
 use crate::trace::{Counters, Duty};
+use crate::wire::subscriptions::Networks;
 
 /// A shard of a server: a shard with connections, workers, agents and processes as its guests.
 ///
@@ -120,6 +121,9 @@ pub struct GuestConfig {
     /// The secret from which the keys of subscriptions come: of tokens, and of signatures. The
     /// shards of a server have the same one; `None`: a random one.
     pub subscription_key: Option<[u8; 32]>,
+    /// The networks that webhooks may reach beside the public Internet and, without TLS, this
+    /// machine.
+    pub webhook_networks: Networks,
     /// The models, and the limits of agents. Without a model there are no agents.
     pub agents: AgentSettings,
     /// The settings for connections to servers of models: names and trusted certificates.
@@ -148,6 +152,7 @@ impl Default for GuestConfig {
             conversations: None,
             streams: None,
             subscription_key: None,
+            webhook_networks: Networks::default(),
             agents: AgentSettings::default(),
             outgoing: OutgoingConfig::default(),
             listens: true,
@@ -265,7 +270,7 @@ impl<R: Reactor + 'static> Guests<R> {
             conversations: guests.conversations.unwrap_or_default(),
             archive: Archive::default(),
             recalls: Recalls::default(),
-            subscriptions: Subscriptions::new(guests.subscription_key),
+            subscriptions: Subscriptions::new(guests.subscription_key, guests.webhook_networks),
             kept_answers: KeptAnswers::default(),
             durable: Durable::new(guests.streams.unwrap_or_default()),
             doors: DoorsHere::new(guests.doors, guests.named_doors),

@@ -5,7 +5,10 @@
 //! through the server what only the server can reach. A name is checked twice: its text here, and
 //! each address that it resolves to before a connection is made ([`Reach::allows`]).
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
+use std::sync::Arc;
 
 /// True if a pattern matches a path. `*` stands for one part of the path, and `**` for any number.
 ///
@@ -44,25 +47,111 @@ pub fn pattern_matches(pattern: &str, path: &str) -> bool {
     pattern[in_pattern..].iter().all(|part| *part == "**")
 }
 
+/// The addresses that begin with the same bits, as `10.0.0.0/8`.
+///
+/// ```
+/// use streamdoor::wire::subscriptions::Network;
+///
+/// let network: Network = "10.1.0.0/16".parse().unwrap();
+/// assert!(network.contains("10.1.2.3".parse().unwrap()));
+/// assert!("10.1.0.0/33".parse::<Network>().is_err());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Network {
+    address: IpAddr,
+    prefix_bits: u8,
+}
+
+/// The error for a text that is not a [`Network`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NetworkError;
+
+impl fmt::Display for NetworkError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("must be an address and a number of bits, as 10.0.0.0/8")
+    }
+}
+
+impl std::error::Error for NetworkError {}
+
+impl FromStr for Network {
+    type Err = NetworkError;
+
+    fn from_str(text: &str) -> Result<Network, NetworkError> {
+        let (address, bits) = text.split_once('/').ok_or(NetworkError)?;
+        let address: IpAddr = address.parse().map_err(|_| NetworkError)?;
+        let prefix_bits: u8 = bits.parse().map_err(|_| NetworkError)?;
+        let network = Network { address, prefix_bits };
+        let is_whole = prefix_bits <= network.all_bits() && !bits.starts_with('+');
+        is_whole.then_some(network).ok_or(NetworkError)
+    }
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}/{}", self.address, self.prefix_bits)
+    }
+}
+
+impl Network {
+    fn all_bits(&self) -> u8 {
+        if self.address.is_ipv4() { 32 } else { 128 }
+    }
+
+    /// True if an address is one of these. One of IPv4 that is written in IPv6 counts as that.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        let bits = |address: IpAddr| match address {
+            IpAddr::V4(address) => u128::from(address.to_bits()) << 96,
+            IpAddr::V6(address) => address.to_bits(),
+        };
+        let address = address.to_canonical();
+        let differs = bits(address) ^ bits(self.address);
+        let is_alike = differs.leading_zeros() >= self.prefix_bits.into();
+        is_alike && address.is_ipv4() == self.address.is_ipv4()
+    }
+}
+
+/// Networks that webhooks may reach, although they are not public.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Networks(Arc<[Network]>);
+
+impl Networks {
+    /// True if an address is in one of them.
+    pub fn contain(&self, address: IpAddr) -> bool {
+        self.0.iter().any(|network| network.contains(address))
+    }
+
+    /// True if there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl FromIterator<Network> for Networks {
+    fn from_iter<I: IntoIterator<Item = Network>>(all: I) -> Networks {
+        Networks(all.into_iter().collect())
+    }
+}
+
 /// The addresses to which a connection may lead.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Reach {
     /// All of them.
     #[default]
     Anywhere,
-    /// Addresses of the public Internet.
-    Public,
-    /// Addresses of this machine.
-    ThisMachine,
+    /// Addresses of the public Internet, and of these networks.
+    Public(Networks),
+    /// Addresses of this machine, and of these networks.
+    ThisMachine(Networks),
 }
 
 impl Reach {
     /// True if a connection may lead to this address.
-    pub fn allows(self, address: IpAddr) -> bool {
+    pub fn allows(&self, address: IpAddr) -> bool {
         match self {
             Reach::Anywhere => true,
-            Reach::Public => is_public(address),
-            Reach::ThisMachine => address.is_loopback(),
+            Reach::Public(networks) => is_public(address) || networks.contain(address),
+            Reach::ThisMachine(networks) => address.is_loopback() || networks.contain(address),
         }
     }
 }
@@ -128,19 +217,22 @@ pub struct WebhookUrl {
 
 impl WebhookUrl {
     /// Reads a URL. `https` leads to the public Internet only, and `http` only to this machine, for
-    /// tests of receivers.
+    /// tests of receivers. Both also lead to these networks.
     ///
     /// # Errors
     /// A text about the reason, if the server sends nothing there.
     ///
     /// ```
-    /// use streamdoor::wire::subscriptions::WebhookUrl;
+    /// use streamdoor::wire::subscriptions::{Networks, WebhookUrl};
     ///
-    /// assert_eq!(WebhookUrl::parse("https://worker.example/hook").unwrap().port, 443);
-    /// assert!(WebhookUrl::parse("http://worker.example/hook").is_err());
-    /// assert!(WebhookUrl::parse("https://10.0.0.1/hook").is_err());
+    /// let none = Networks::default();
+    /// assert_eq!(WebhookUrl::parse("https://worker.example/hook", &none).unwrap().port, 443);
+    /// assert!(WebhookUrl::parse("http://worker.example/hook", &none).is_err());
+    /// assert!(WebhookUrl::parse("http://10.0.0.1/hook", &none).is_err());
+    /// let own: Networks = ["10.0.0.0/8".parse().unwrap()].into_iter().collect();
+    /// assert!(WebhookUrl::parse("http://10.0.0.1/hook", &own).is_ok());
     /// ```
-    pub fn parse(url: &str) -> Result<WebhookUrl, &'static str> {
+    pub fn parse(url: &str, networks: &Networks) -> Result<WebhookUrl, &'static str> {
         if !url.bytes().all(|byte| byte.is_ascii_graphic() && !b"\\\"<>^`{|}".contains(&byte)) {
             return Err("it has characters that must be encoded");
         }
@@ -170,7 +262,8 @@ impl WebhookUrl {
             Some(_) => return Err("its port is no port"),
         };
         let reach = if is_tls { Reach::Public } else { Reach::ThisMachine };
-        check_host(&host, is_tls)?;
+        let reach = reach(networks.clone());
+        check_host(&host, &reach, networks)?;
         let slash = if target.starts_with('/') { "" } else { "/" };
         Ok(WebhookUrl {
             is_tls,
@@ -206,14 +299,15 @@ fn split_authority(authority: &str) -> Result<(Box<str>, Option<&str>), &'static
     Ok((host.to_ascii_lowercase().into(), port))
 }
 
-fn check_host(host: &str, is_tls: bool) -> Result<(), &'static str> {
+fn check_host(host: &str, reach: &Reach, networks: &Networks) -> Result<(), &'static str> {
     if let Ok(address) = host.parse::<IpAddr>() {
-        let is_allowed = match is_tls {
-            true => is_public(address),
-            false => address.is_ipv4() && address.is_loopback(),
+        let is_allowed = match reach {
+            Reach::ThisMachine(_) if address.is_ipv6() => networks.contain(address),
+            _ => reach.allows(address),
         };
         return if is_allowed { Ok(()) } else { Err("the server sends nothing to this address") };
     }
+    let is_tls = matches!(reach, Reach::Public(_));
     let name = host.strip_suffix('.').unwrap_or(host);
     let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     let is_label = |label: &str| matches!(label.len(), 1..=63) && label.bytes().all(is_letter);
@@ -229,6 +323,7 @@ fn check_host(host: &str, is_tls: bool) -> Result<(), &'static str> {
         return Err("its host is a number");
     }
     match last {
+        _ if !networks.is_empty() => Ok(()), // Each address of the name is checked later.
         "localhost" if is_tls || name != "localhost" => {
             Err("the server sends nothing to this name")
         }
@@ -363,18 +458,21 @@ mod tests {
 
     #[test]
     fn urls_lead_to_the_internet_or_to_a_receiver_under_test() {
+        let none = Networks::default();
+        let (public, own) = (Reach::Public(none.clone()), Reach::ThisMachine(none.clone()));
         for (url, reach) in [
-            ("https://worker.example", Reach::Public),
-            ("HTTPS://Worker.example:8443/a?b=c", Reach::Public),
-            ("https://8.8.8.8/", Reach::Public),
-            ("https://[2606:4700::1111]:1/", Reach::Public),
-            ("http://localhost:9/x", Reach::ThisMachine),
-            ("http://127.0.0.1:9/x", Reach::ThisMachine),
-            ("http://127.9.9.9/", Reach::ThisMachine),
+            ("https://worker.example", &public),
+            ("HTTPS://Worker.example:8443/a?b=c", &public),
+            ("https://8.8.8.8/", &public),
+            ("https://[2606:4700::1111]:1/", &public),
+            ("http://localhost:9/x", &own),
+            ("http://127.0.0.1:9/x", &own),
+            ("http://127.9.9.9/", &own),
         ] {
-            assert_eq!(WebhookUrl::parse(url).map(|url| url.reach), Ok(reach), "{url}");
+            let parsed = WebhookUrl::parse(url, &none).map(|url| url.reach);
+            assert_eq!(parsed.as_ref(), Ok(reach), "{url}");
         }
-        let url = WebhookUrl::parse("https://Worker.example:8443?b=c").unwrap();
+        let url = WebhookUrl::parse("https://Worker.example:8443?b=c", &none).unwrap();
         assert_eq!((&*url.host, url.port, &*url.target), ("worker.example", 8443, "/?b=c"));
         for url in [
             "",
@@ -408,8 +506,62 @@ mod tests {
             "https://[1::2]x/",
             "https://a.example\\@10.0.0.1/",
         ] {
-            assert!(WebhookUrl::parse(url).is_err(), "{url}");
+            assert!(WebhookUrl::parse(url, &none).is_err(), "{url}");
         }
+    }
+
+    #[test]
+    fn networks_that_are_allowed_are_reached_and_no_others() {
+        let all = ["10.0.0.0/8", "192.168.7.0/24", "fd00:1::/32", "::1/128"];
+        let networks: Networks = all.map(|text| text.parse().unwrap()).into_iter().collect();
+        for url in [
+            "http://10.9.8.7:81/hook",
+            "https://10.9.8.7/hook",
+            "http://192.168.7.255/",
+            "http://[fd00:1::5]/",
+            "https://[::1]:9/",
+            "http://[::ffff:10.0.0.1]/",
+            "http://worker.internal/",
+            "https://worker.lan/",
+            "http://127.0.0.1/",
+            "https://8.8.8.8/",
+        ] {
+            assert!(WebhookUrl::parse(url, &networks).is_ok(), "{url}");
+        }
+        for url in [
+            "http://11.0.0.1/",
+            "https://192.168.8.1/",
+            "http://[fd00:2::5]/",
+            "http://8.8.8.8/",
+            "https://127.0.0.1/",
+            "https://169.254.169.254/",
+            "http://0x0a.1/",
+            "http://10.1/",
+        ] {
+            assert!(WebhookUrl::parse(url, &networks).is_err(), "{url}");
+        }
+        // A name is allowed, and its addresses are looked at when they are known.
+        let reach = WebhookUrl::parse("http://worker.internal/", &networks).unwrap().reach;
+        let may = |text: &str| reach.allows(text.parse().unwrap());
+        assert!(may("10.255.255.255") && may("127.0.0.1") && may("::1"));
+        assert!(!may("8.8.8.8") && !may("172.16.0.1") && !may("fd00::1"));
+    }
+
+    #[test]
+    fn networks_are_spelled_with_all_their_bits() {
+        for text in ["0.0.0.0/0", "10.0.0.0/8", "10.0.0.1/32", "::/0", "fd00::/7", "::1/128"] {
+            let network: Network = text.parse().unwrap();
+            assert_eq!(network.to_string(), text);
+        }
+        for text in ["", "10.0.0.0", "10.0.0.0/33", "::/129", "10/8", "10.0.0.0/+8", "a/8", "/8"] {
+            assert_eq!(text.parse::<Network>(), Err(NetworkError), "{text}");
+        }
+        // Each of the two families has its own.
+        let (four, six): (Network, Network) =
+            ("0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap());
+        assert!(four.contains("1.2.3.4".parse().unwrap()));
+        assert!(!four.contains("::1".parse().unwrap()));
+        assert!(!six.contains("::ffff:1.2.3.4".parse().unwrap()));
     }
 
     #[test]

@@ -1,11 +1,14 @@
 //! Streams of the Durable Streams protocol: what was answered is there after a kill.
 
+use std::collections::HashMap;
 use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::process::Command;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::served::Server;
-use crate::world::{Folder, Response, events, execute, kill, run};
+use crate::world::{Folder, Response, events, execute, kill, post, run};
 
 const TEXT: &str = "Content-Type: text/plain\r\n";
 const JSON: &str = "Content-Type: application/json\r\n";
@@ -248,4 +251,69 @@ fn a_stream_is_an_execution_and_an_execution_is_a_stream() {
     let text = String::from_utf8_lossy(&events.body);
     assert_eq!(text.matches("event: data").count(), 5, "{text}");
     assert_eq!(text.matches("\"streamClosed\":true").count(), 1, "{text}");
+}
+
+#[test]
+fn a_webhook_reaches_a_network_that_the_server_allows() {
+    let Ok(receiver) = TcpListener::bind("[::1]:0") else {
+        println!("not run: this machine has no IPv6");
+        return;
+    };
+    let url = format!("http://{}/hook", receiver.local_addr().unwrap());
+    let webhook = json!({"type": "webhook", "streams": ["s"], "webhook": {"url": url}}).to_string();
+    let subscribe = |server: &Server| {
+        let path = "__ds/subscriptions/mine";
+        let response = ask(server, "PUT", path, JSON, webhook.as_bytes());
+        (response.status, String::from_utf8(response.body).unwrap())
+    };
+    let folder = Folder::new("stream-networks");
+    let server = folder.serve(&[]);
+    let (status_without, text) = subscribe(&server);
+    assert_eq!(status_without, 400, "{text}");
+    assert!(text.contains("WEBHOOK_URL_REJECTED"), "{text}");
+    drop(server);
+    let server = folder.serve(&["--webhook-network", "10.0.0.0/8", "--webhook-network", "::1/128"]);
+    let (created, text) = subscribe(&server);
+    assert_eq!(created, 201, "{text}");
+    assert_eq!(status(&server, "PUT", "s", TEXT, b"something"), 201);
+    let (mut stream, _) = receiver.accept().unwrap();
+    let mut request = [0; 16];
+    stream.read_exact(&mut request).unwrap();
+    assert_eq!(&request[..], b"POST /hook HTTP/");
+}
+
+#[test]
+fn streams_and_executions_that_ask_for_it_are_kept_for_a_time_of_their_own() {
+    let folder = Folder::new("stream-times");
+    let server = folder.serve(&[]);
+    assert_eq!(status(&server, "PUT", "s", TEXT, b"something"), 201);
+    let week =
+        json!({"tool": "slow_data_processor", "arguments": {"chunks": 1}, "keep_s": 604_800});
+    let id = execute(&server, &week);
+    let plain = json!({"tool": "slow_data_processor", "arguments": {"chunks": 1}});
+    let plain = execute(&server, &plain);
+    for refused in [json!(0), json!("1h"), json!(1_u64 << 31)] {
+        let body = json!({"tool": "slow_data_processor", "keep_s": refused});
+        let response = post(&server, "/v1/executions", JSON, &body.to_string());
+        let text = String::from_utf8(response.body).unwrap();
+        assert!(response.status == 400 && text.contains("keep_s"), "{text}");
+    }
+    let nothing = json!({"tool": "slow_data_processor", "durability": "none", "keep_s": 60});
+    let response = post(&server, "/v1/executions", JSON, &nothing.to_string());
+    let text = String::from_utf8(response.body).unwrap();
+    assert!(response.status == 400 && text.contains("nothing_kept"), "{text}");
+    for id in [&id, &plain] {
+        events(&server, id, "");
+    }
+    kill(server);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_streamdoor"));
+    let listed = command.args(["journal", "ls", "--json", &folder.journal()]).output().unwrap();
+    let times: HashMap<String, Value> = String::from_utf8(listed.stdout)
+        .unwrap()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .map(|line: Value| (line["execution"].as_str().unwrap().to_owned(), line["keep_s"].clone()))
+        .collect();
+    assert_eq!((&times[&id], &times[&plain]), (&json!(604_800), &Value::Null));
+    assert!(times.values().any(|time| *time == json!(i32::MAX)), "the stream: {times:?}");
 }

@@ -513,6 +513,7 @@ fn shards(
             connections_per_address_max: settings.connections_per_address.0 as u32,
             mcp_key: journal.folder().map(|folder| folder.secrets.mcp),
             // Other keys are derived from it, each with a label.
+            webhook_networks: settings.webhook_network.iter().copied().collect(),
             subscription_key: journal.folder().map(|folder| folder.secrets.tickets),
             listens: shard < listening_count,
             ..Default::default()

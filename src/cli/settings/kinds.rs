@@ -11,6 +11,7 @@ use streamdoor::reactor::{Choice, Idle, ListenAddress};
 use streamdoor::stream::Durability;
 use streamdoor::tool::Variable;
 use streamdoor::trace::{Level, LogFormat};
+use streamdoor::wire::subscriptions::Network;
 use toml::de::DeValue;
 
 use super::super::hints::wrong_value;
@@ -379,6 +380,7 @@ lists! {
     HostName: "NAME";
     ListenAddress: "ADDRESS";
     McpTools: "[NAME:]RULES";
+    Network: "NETWORK";
     Origin: "ORIGIN";
     String: "PROGRAM";
     Variable: "NAME[=VALUE]";

@@ -21,6 +21,7 @@ use streamdoor::reactor::{Choice, Idle, ListenAddress};
 use streamdoor::stream::Durability;
 use streamdoor::tool::{CommandPolicy, Variable};
 use streamdoor::trace::{Level, LogFormat};
+use streamdoor::wire::subscriptions::Network;
 
 use super::CliError;
 use super::telemetry::Collector;
@@ -95,6 +96,9 @@ settings! {
     /// Let pages of this origin send requests and read the replies, as https://example.com; may be
     /// repeated.
     allow_origin: Vec<Origin> = Vec::new();
+    /// Let webhooks of subscriptions reach this network, as 10.0.0.0/8; may be repeated. Without
+    /// any, they reach the public Internet over https, and this machine over http.
+    webhook_network: Vec<Network> = Vec::new();
     /// Require a token from every client: lines of PRINCIPAL TOKEN, in a file that only its owner
     /// can read. Needed to listen where other machines can reach the server.
     token_file: FilePath = FilePath::default();

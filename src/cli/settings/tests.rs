@@ -27,6 +27,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("doors-max", "3"),
     ("allow-host", "app.example"),
     ("allow-origin", "https://app.example"),
+    ("webhook-network", "10.0.0.0/8"),
     ("token-file", "/etc/streamdoor/tokens"),
     ("ticket-ttl", "61s"),
     ("cpus", "3,0-1"),

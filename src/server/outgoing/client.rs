@@ -129,7 +129,7 @@ impl Outgoing {
     /// Starts an exchange. Failures are reported by [`Outgoing::poll_response`].
     pub fn ask(
         &mut self,
-        (to, reach): (&Target, Reach),
+        (to, reach): (&Target, &Reach),
         request: Vec<u8>,
         deadlines: Deadlines,
         (asker, now): (Asker, Instant),
@@ -159,8 +159,8 @@ impl Outgoing {
         id
     }
 
-    fn site_of(&mut self, to: &Target, reach: Reach) -> Option<Handle> {
-        let is_it = |site: &Origin| site.target == *to && site.reach == reach;
+    fn site_of(&mut self, to: &Target, reach: &Reach) -> Option<Handle> {
+        let is_it = |site: &Origin| site.target == *to && site.reach == *reach;
         let known = self.sites.iter().find(|(_, site)| is_it(site));
         if let Some((handle, _)) = known {
             return Some(handle);
@@ -170,7 +170,7 @@ impl Outgoing {
             let (unused, _) = self.sites.iter().find(|(_, site)| is_unused(site))?;
             self.sites.remove(unused);
         }
-        self.sites.insert(Origin::new(to.clone(), reach)).ok()
+        self.sites.insert(Origin::new(to.clone(), reach.clone())).ok()
     }
 
     /// Gives an exchange the most recently used connection that is kept, if any.
@@ -264,7 +264,7 @@ impl Outgoing {
             Found::Addresses { site, result } => {
                 let site = self.sites.get_mut(site).expect("a site with an open question stays");
                 site.is_asked_for = false;
-                let reach = site.reach;
+                let reach = &site.reach;
                 let result = result.and_then(|mut all| {
                     all.retain(|address| reach.allows(address.ip()));
                     match all.is_empty() {

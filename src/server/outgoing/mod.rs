@@ -145,14 +145,14 @@ pub(crate) fn ask_outside<R: Reactor + 'static>(
     request: Vec<u8>,
     deadlines: Deadlines,
 ) -> ExchangeId {
-    ask_within(shard, (to, Reach::Anywhere), request, deadlines, Asker::Agent)
+    ask_within(shard, (to, &Reach::Anywhere), request, deadlines, Asker::Agent)
 }
 
 /// Does the same as [`ask_outside`] for this part of the server. It connects only to addresses
 /// within this reach.
 pub(crate) fn ask_within<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
-    (to, reach): (&Target, Reach),
+    (to, reach): (&Target, &Reach),
     request: Vec<u8>,
     deadlines: Deadlines,
     asker: Asker,

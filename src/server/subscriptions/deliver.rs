@@ -105,9 +105,18 @@ fn send<R: Reactor + 'static>(shard: &mut ServerShard<R>, at: usize) {
     let Ok(keys) = keys(shard) else { return };
     let kept = &shard.guests.subscriptions.all[at];
     let WakeBy::Webhook(url) = &kept.state.wanted.delivery else { return };
-    // It was checked when the subscription was created.
-    let Ok(url) = WebhookUrl::parse(url) else { return };
     let Some(wake) = &kept.state.wake else { return };
+    let url = match WebhookUrl::parse(url, &shard.guests.subscriptions.networks) {
+        Ok(url) => url,
+        Err(text) => {
+            // The networks were others when the subscription was created.
+            let (wake_id, random) = (wake.id.clone(), at as u64 ^ shard.now.nanos());
+            let state = &mut shard.guests.subscriptions.all[at].state;
+            state.note_delivered(&wake_id, Delivered::Failed(random), now_us);
+            log_failed(shard, text);
+            return go_on(shard, at);
+        }
+    };
     let (generation, wake_id) = (kept.state.generation, wake.id.clone());
     let owner = kept.key.owner.as_deref();
     let body = json!({
@@ -133,7 +142,7 @@ fn send<R: Reactor + 'static>(shard: &mut ServerShard<R>, at: usize) {
     request.extend_from_slice(&body);
     let target = Target { is_tls, host, port };
     let exchange =
-        outgoing::ask_within(shard, (&target, reach), request, DEADLINES, Asker::Subscription);
+        outgoing::ask_within(shard, (&target, &reach), request, DEADLINES, Asker::Subscription);
     let subscriptions = &mut shard.guests.subscriptions;
     subscriptions.exchanges.insert(exchange.0, at);
     subscriptions.all[at].sending = Some(Sending { exchange, wake_id, answer: None });

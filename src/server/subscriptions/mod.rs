@@ -41,6 +41,7 @@ use crate::server::subscriptions::keys::Keys;
 use crate::server::subscriptions::state::{Act, Noted, Subscription};
 use crate::server::{ServerShard, executions, hub, outgoing, peers, records};
 use crate::shard::ExecuteError;
+use crate::wire::subscriptions::Networks;
 
 /// The subscriptions of a shard. See the module's text.
 #[derive(Debug, Default)]
@@ -48,6 +49,8 @@ pub(in crate::server) struct Subscriptions {
     all: Slab<Kept>,
     by_key: HashMap<Key, usize>,
     secret: Option<[u8; 32]>,
+    /// The networks that webhooks may reach, although they are not public.
+    networks: Networks,
     /// The keys, once one was needed.
     keys: Option<Rc<Keys>>,
     deadlines: BTreeSet<(Instant, usize)>,
@@ -115,8 +118,8 @@ enum Then {
 
 impl Subscriptions {
     /// Creates the table of a shard, which has no subscriptions yet.
-    pub fn new(secret: Option<[u8; 32]>) -> Subscriptions {
-        Subscriptions { secret, ..Subscriptions::default() }
+    pub fn new(secret: Option<[u8; 32]>, networks: Networks) -> Subscriptions {
+        Subscriptions { secret, networks, ..Subscriptions::default() }
     }
 
     /// True if there is a subscription, or something waits for the disk.

@@ -20,7 +20,7 @@ use crate::server::{ServerShard, hub, records};
 use crate::trace::rfc3339;
 use crate::wire::durable::Offset;
 use crate::wire::http1::Status;
-use crate::wire::subscriptions::write_segment;
+use crate::wire::subscriptions::{WebhookUrl, write_segment};
 
 /// Returns the shard of the subscription that a request names. `None`: any shard can answer.
 pub(in crate::server) fn home_of<R: Reactor + 'static>(
@@ -249,6 +249,12 @@ fn create<R: Reactor + 'static>(
     let Control { id: name, action: ControlAction::Create(wanted), .. } = *control else {
         unreachable!("it creates one");
     };
+    if let WakeBy::Webhook(url) = &wanted.delivery
+        && let Err(text) = WebhookUrl::parse(url, &shard.guests.subscriptions.networks)
+    {
+        let (text, code) = (format!("webhook.url: {text}"), "WEBHOOK_URL_REJECTED");
+        return hub::answer(shard, id, &answer_refused(Status::BAD_REQUEST, code, &text));
+    }
     let Ok(keys) = keys(shard) else {
         return hub::answer(shard, id, &not_kept(Refused::Broken));
     };
