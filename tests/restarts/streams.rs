@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::ops::Range;
 use std::process::Command;
 
 use serde_json::{Value, json};
@@ -143,6 +144,68 @@ fn a_removed_source_stays_for_its_forks_over_kills() {
 }
 
 #[test]
+fn forks_leave_their_source_behind_any_message_although_only_the_disk_has_it() {
+    const COUNT: usize = 3_000;
+    let folder = Folder::new("stream-messages");
+    let server = folder.serve(&[]);
+    let message = |number: usize| format!("{{\"number\":{number},\"text\":\"{number:0100}\"}}");
+    let list = |numbers: Range<usize>| {
+        let all: Vec<String> = numbers.map(message).collect();
+        format!("[{}]", all.join(","))
+    };
+    assert_eq!(status(&server, "PUT", "source", JSON, list(0..1_000).as_bytes()), 201);
+    assert_eq!(status(&server, "POST", "source", JSON, list(1_000..COUNT).as_bytes()), 204);
+    let whole = |server: &Server, path: &str| {
+        let (mut messages, mut offset) = (Vec::new(), "-1".to_owned());
+        loop {
+            let part = ask(server, "GET", &format!("{path}?offset={offset}"), "", b"");
+            assert_eq!(part.status, 200);
+            let parsed: Vec<Value> = serde_json::from_slice(&part.body).unwrap();
+            messages.extend(parsed);
+            offset = header(&part, "stream-next-offset").unwrap().to_owned();
+            if header(&part, "stream-up-to-date").is_some() {
+                return messages;
+            }
+        }
+    };
+    let numbers = |messages: &[Value]| -> Vec<u64> {
+        messages.iter().map(|message| message["number"].as_u64().unwrap()).collect()
+    };
+    let up_to = |count: usize| (0..count as u64).collect::<Vec<_>>();
+    let beginning = "0000000000000000_0000000000000000";
+    let fork = |server: &Server, path: &str, source: &str, messages: usize| {
+        let headers = format!(
+            "{JSON}Stream-Forked-From: /v1/stream/{source}\r\nStream-Fork-Offset: {beginning}\r\n\
+             Stream-Fork-Sub-Offset: {messages}\r\n"
+        );
+        status(server, "PUT", path, &headers, b"")
+    };
+    let check = |server: &Server, name: &str| {
+        for count in [1, 2, 1_000, 1_001, COUNT - 1, COUNT] {
+            let path = format!("{name}/{count}");
+            assert_eq!(fork(server, &path, "source", count), 201, "{path}");
+            assert_eq!(fork(server, &path, "source", count), 200, "{path}");
+            assert_eq!(numbers(&whole(server, &path)), up_to(count), "{path}");
+        }
+        assert_eq!(fork(server, &format!("{name}/none"), "source", COUNT + 1), 400);
+    };
+    check(&server, "before");
+    kill(server);
+    let server = folder.serve(&[]);
+    check(&server, "after");
+    // A fork of a fork, on both sides of the place at which that one left its source.
+    assert_eq!(status(&server, "POST", "before/1000", JSON, b"[{\"number\":1000}]"), 204);
+    kill(server);
+    let server = folder.serve(&[]);
+    for count in [999, 1_000, 1_001] {
+        let path = format!("again/{count}");
+        assert_eq!(fork(&server, &path, "before/1000", count), 201, "{path}");
+        assert_eq!(numbers(&whole(&server, &path)), up_to(count), "{path}");
+    }
+    assert_eq!(fork(&server, "again/none", "before/1000", 1_002), 400);
+}
+
+#[test]
 fn a_stream_that_is_refused_says_why() {
     let folder = Folder::new("stream-refusals");
     let server = folder.serve(&[]);
@@ -208,6 +271,64 @@ fn there_are_more_streams_than_executions_at_a_time() {
         assert_eq!(response.body, format!("{name}+!").as_bytes());
         assert_eq!(header(&response, "stream-closed"), Some("true"));
     }
+}
+
+/// Sends one request about each of these streams, 100 at a time on one connection. Returns the heads
+/// of all answers, in lower case.
+fn ask_each(server: &Server, method: &str, numbers: Range<usize>, body: &str) -> Vec<String> {
+    let mut stream = server.connect();
+    let mut heads = Vec::with_capacity(numbers.len());
+    let mut received = Vec::new();
+    for from in numbers.clone().step_by(100) {
+        let until = numbers.end.min(from + 100);
+        let requests: String = (from..until)
+            .map(|number| {
+                let length = body.len();
+                format!(
+                    "{method} /v1/stream/all/{number} HTTP/1.1\r\nHost: localhost\r\n{TEXT}\
+                     Content-Length: {length}\r\n\r\n{body}"
+                )
+            })
+            .collect();
+        stream.write_all(requests.as_bytes()).unwrap();
+        while heads.len() < until - numbers.start {
+            let mut more = [0; 16 << 10];
+            let count = stream.read(&mut more).unwrap();
+            assert!(count > 0, "the server hung up");
+            received.extend_from_slice(&more[..count]);
+            // No answer has a body.
+            while let Some(at) = received.windows(4).position(|four| four == b"\r\n\r\n") {
+                let head: Vec<u8> = received.drain(..at + 4).collect();
+                heads.push(String::from_utf8(head).unwrap().to_ascii_lowercase());
+            }
+        }
+    }
+    heads
+}
+
+#[test]
+fn a_hundred_thousand_streams_are_open_and_there_after_a_kill() {
+    const COUNT: usize = 100_000;
+    let folder = Folder::new("stream-all");
+    let server = folder.serve(&[]);
+    let before = server.memory_bytes("VmRSS");
+    let created = ask_each(&server, "PUT", 0..COUNT, "its text");
+    assert!(created.iter().all(|head| head.starts_with("http/1.1 201")));
+    let bytes = (server.memory_bytes("VmRSS") - before) / COUNT as u64;
+    println!("{bytes} bytes of memory for each stream");
+    // Those that nobody used for a while take appends as well.
+    let appended = ask_each(&server, "POST", 0..1_000, "more");
+    assert!(appended.iter().all(|head| head.starts_with("http/1.1 204")));
+    kill(server);
+    let server = folder.serve(&[]);
+    let found = ask_each(&server, "HEAD", 0..COUNT, "");
+    for (number, head) in found.iter().enumerate() {
+        let end = if number < 1_000 { 12 } else { 8 };
+        let expected = format!("stream-next-offset: 0000000000000000_{end:016}");
+        assert!(head.starts_with("http/1.1 200") && head.contains(&expected), "{number}: {head}");
+    }
+    assert_eq!(ask(&server, "GET", "all/99999", "", b"").body, b"its text");
+    assert_eq!(ask(&server, "GET", "all/999", "", b"").body, b"its textmore");
 }
 
 #[test]

@@ -29,7 +29,7 @@ pub(super) fn create<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
     (key, found): (Key, Option<usize>),
-    creation: Creation,
+    (creation, counted): (Creation, Option<u64>),
     (host, raw_path, owner): (Option<Box<str>>, &str, Principal),
 ) -> Answered {
     if let Some(at) = found {
@@ -51,7 +51,7 @@ pub(super) fn create<R: Reactor + 'static>(
         Some(host) => format!("{scheme}://{host}{raw_path}"),
         None => raw_path.to_owned(),
     };
-    match begin(shard, id, key, creation, (location, owner)) {
+    match begin(shard, id, key, (creation, counted), (location, owner)) {
         Ok(()) => hub::wait(shard, id),
         Err(error) => refuse(shard, id, &error),
     }
@@ -70,12 +70,14 @@ fn begin<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
     key: Key,
-    creation: Creation,
+    (creation, counted): (Creation, Option<u64>),
     (location, owner): (String, Principal),
 ) -> Result<(), ApiError> {
     check(shard, &creation)?;
     let source = match &creation.fork {
-        Some(fork) => Some(source_of(shard, &key, fork, creation.media_type.as_deref())?),
+        Some(fork) => {
+            Some(source_of(shard, &key, (fork, counted), creation.media_type.as_deref())?)
+        }
         None => None,
     };
     let durable = &shard.guests.durable;
@@ -148,7 +150,7 @@ fn check<R: Reactor + 'static>(
 fn source_of<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     key: &Key,
-    fork: &Fork,
+    (fork, counted): (&Fork, Option<u64>),
     media_type: Option<&str>,
 ) -> Result<Source, ApiError> {
     let source_key = Key { owner: key.owner.clone(), path: fork.source.clone() };
@@ -177,11 +179,13 @@ fn source_of<R: Reactor + 'static>(
     if anchor > stream.state.tail {
         return Err(invalid("stream-fork-offset", "the source is not that long"));
     }
-    let origin = match fork.sub_offset {
-        0 => anchor,
-        sub_offset => behind(shard, at, anchor, sub_offset)
-            .ok_or_else(|| invalid("stream-fork-sub-offset", "the source is not that long"))?,
+    let origin = match (fork.sub_offset, config.mode()) {
+        (0, _) => Some(anchor),
+        (_, Mode::Json) => counted,
+        (bytes, _) => anchor.checked_add(bytes).filter(|origin| *origin <= stream.state.tail),
     };
+    let too_far = || invalid("stream-fork-sub-offset", "the source is not that long");
+    let origin = origin.ok_or_else(too_far)?;
     Ok(Source { at, anchor, origin })
 }
 
@@ -189,23 +193,6 @@ fn source_of<R: Reactor + 'static>(
 fn durable_depth<R: Reactor + 'static>(shard: &ServerShard<R>, at: usize) -> usize {
     let streams = &shard.guests.durable.streams;
     std::iter::successors(Some(at), |at| streams[*at].source).count()
-}
-
-/// Returns the position of this many bytes, or messages of JSON, behind an offset. `None` if the
-/// stream ends before.
-fn behind<R: Reactor + 'static>(
-    shard: &mut ServerShard<R>,
-    at: usize,
-    anchor: u64,
-    count: u64,
-) -> Option<u64> {
-    let durable = &shard.guests.durable;
-    let stream = &durable.streams[at];
-    let (tail, mode) = (stream.state.tail, stream.state.config.mode());
-    if mode != Mode::Json {
-        return anchor.checked_add(count).filter(|position| *position <= tail);
-    }
-    super::read::behind_messages(shard, at, anchor, count)
 }
 
 /// Enters a stream in the table.

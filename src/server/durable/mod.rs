@@ -7,6 +7,7 @@
 //! - `state.rs`: one stream, without a clock and a disk; `keep.rs`: its description on the disk.
 //! - `paths.rs`: the shard of each path.
 //! - `create.rs`, `append.rs`, `read.rs`, `remove.rs`: the requests; `reader.rs`: one reader.
+//!   `fork.rs` finds the place at which a fork leaves its source.
 //! - `rest.rs`: streams that nobody uses leave the engine.
 //!
 //! Positions count the payload bytes of the execution. A fork goes on counting where it leaves its
@@ -19,6 +20,7 @@
 
 mod append;
 mod create;
+mod fork;
 mod keep;
 mod marker;
 mod paths;
@@ -278,11 +280,27 @@ pub(in crate::server) fn answer<R: Reactor + 'static>(
     if !matches!(call.ask, DurableAsk::Read(_) | DurableAsk::Describe) && shard.has_failed_disk() {
         return refuse(shard, id, &not_kept(crate::journal::Refused::Broken));
     }
+    match fork::wanted(shard, &call, principal) {
+        Some(wanted) => fork::count(shard, id, wanted, (call, principal)),
+        None => carry_out(shard, id, call, principal, None),
+    }
+}
+
+/// Carries out a request. `counted` is the position at which a fork leaves its source, if messages
+/// were counted for it.
+fn carry_out<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    call: DurableCall,
+    principal: Principal,
+    counted: Option<u64>,
+) -> Answered {
     let key = key_of(shard, principal, call.path.clone());
     let DurableCall { raw_path, host, ask, .. } = call;
     let found = find(shard, &key);
     if let DurableAsk::Create(creation) = ask {
-        return create::create(shard, id, (key, found), *creation, (host, &raw_path, principal));
+        let creation = (*creation, counted);
+        return create::create(shard, id, (key, found), creation, (host, &raw_path, principal));
     }
     let Some(at) = found else { return refuse(shard, id, &crate::engine::NotFound.into()) };
     if shard.guests.durable.streams[at].state.is_gone {

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::append::look_at_shown;
 use super::reader::{Goal, Part, Parts, Reader, Tail};
 use super::rest::make_present;
-use super::{Stream, refuse, touch, wall_us};
+use super::{Stream, fork, refuse, touch, wall_us};
 use crate::base::{ExecutionId, Principal};
 use crate::endpoint::durable::{BASE64_HEADERS, HEADERS};
 use crate::endpoint::{
@@ -24,8 +24,6 @@ use crate::server::hub::stream::{Followed, Source, Stream as HubStream};
 use crate::server::streams::attached::Attached;
 use crate::server::streams::follow::{StreamHead, attach_connection, begin};
 use crate::server::{ServerShard, executions, hub};
-use crate::shard::act::read_chunk;
-use crate::shard::run::Ring;
 use crate::stream::{Policy, Totals};
 use crate::wire::durable::{self, Mode, Offset};
 use crate::wire::http1::Status;
@@ -189,7 +187,10 @@ fn read_from<R: Reactor + 'static>(
     };
     match ask.live {
         Some(Live::Sse) => follow(shard, id, reader, &readable),
-        _ => gather(shard, id, reader, ask),
+        live => {
+            let reader = Reader { known: ask.known.clone(), ..reader };
+            gather(shard, id, reader, live.is_some())
+        }
     }
 }
 
@@ -293,11 +294,11 @@ fn follow<R: Reactor + 'static>(
 }
 
 /// Makes a connection wait for a reply with what is there, or with what comes next.
-fn gather<R: Reactor + 'static>(
+pub(super) fn gather<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
     reader: Reader,
-    ask: &ReadAsk,
+    is_live: bool,
 ) -> Answered {
     shard.pump();
     let (execution, subscribed) = match attach(shard, id, &reader) {
@@ -314,9 +315,9 @@ fn gather<R: Reactor + 'static>(
         front: None,
         window: None,
         gathered: None,
-        reader: Some(Box::new(Reader { known: ask.known.clone(), ..reader })),
+        reader: Some(Box::new(reader)),
     };
-    let until = ask.live.map(|_| (Timer::Poll, shard.now + limits::DURABLE_POLL));
+    let until = is_live.then(|| (Timer::Poll, shard.now + limits::DURABLE_POLL));
     let hub = &mut shard.guests.hub;
     let connection = hub.connection(id).expect("its request is being answered");
     connection.doing = Doing::Stream;
@@ -376,7 +377,7 @@ pub(in crate::server) fn answer_late<R: Reactor + 'static>(
     }
 }
 
-fn detach<R: Reactor + 'static>(shard: &mut ServerShard<R>, stream: &HubStream) {
+pub(super) fn detach<R: Reactor + 'static>(shard: &mut ServerShard<R>, stream: &HubStream) {
     for followed in &stream.followed {
         if let Some(Source::Here(subscriber)) = followed.source {
             let _ = shard.unsubscribe(subscriber); // It may have just ended.
@@ -390,16 +391,23 @@ fn answer<R: Reactor + 'static>(
     id: ConnectionId,
     mut stream: Box<HubStream>,
 ) {
-    let reader = stream.reader.take().expect("the caller has looked");
+    let mut reader = stream.reader.take().expect("the caller has looked");
+    if let Some(forking) = reader.forking.take() {
+        return fork::go_on(shard, id, &stream, &reader, *forking);
+    }
     let execution = reader.parts.first().expect("a reader has a part").execution;
     let answer = reply(shard, *reader, execution);
-    let hub = &mut shard.guests.hub;
-    let connection = hub.connection(id).expect("the caller has found it");
-    connection.doing = Doing::Requests;
-    hub.set_timer(id, None);
+    stop_waiting(shard, id);
     hub::answer(shard, id, &answer);
     detach(shard, &stream);
     shard.guests.hub.resume_later(id);
+}
+
+/// Makes a connection take an answer that has waited for a reader.
+pub(super) fn stop_waiting<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: ConnectionId) {
+    let hub = &mut shard.guests.hub;
+    hub.connection(id).expect("the caller has found it").doing = Doing::Requests;
+    hub.set_timer(id, None);
 }
 
 fn reply<R: Reactor + 'static>(
@@ -408,7 +416,7 @@ fn reply<R: Reactor + 'static>(
     execution: ExecutionId,
 ) -> Answer {
     let Goal::Reply { start, is_live, .. } = reader.goal else {
-        unreachable!("events have no reply")
+        unreachable!("only a reply is answered so")
     };
     let found = match reader.stream {
         Some(at) => {
@@ -449,7 +457,7 @@ fn reply<R: Reactor + 'static>(
 }
 
 /// Returns the error for a position that is not on disk any more.
-fn is_lost() -> ApiError {
+pub(super) fn is_lost() -> ApiError {
     let text = "offset: the disk does not have the stream from there any more";
     ApiError::new(Status::GONE, "no_longer_held", text).field("offset")
 }
@@ -483,43 +491,4 @@ pub(super) fn describe_execution<R: Reactor + 'static>(
             hub::answer(shard, id, &Answer::durable(Status::OK, headers, Vec::new()))
         }
     }
-}
-
-/// Returns the position of this many messages behind an offset. `None` if the stream ends before,
-/// or if its rings do not hold them any more.
-pub(super) fn behind_messages<R: Reactor + 'static>(
-    shard: &mut ServerShard<R>,
-    at: usize,
-    anchor: u64,
-    mut count: u64,
-) -> Option<u64> {
-    let mut parts = shard.guests.durable.parts_from(at, anchor);
-    while let Some(part) = parts.pop() {
-        if let Some(&at) = shard.guests.durable.by_execution.get(&part.execution) {
-            make_present(shard, at).ok()?;
-        }
-        let place = shard.place_of(part.execution).slot.index;
-        let run = shard.runs[place as usize].as_ref()?;
-        let (tail_seq, head_seq) = match &run.ring {
-            Ring::Here(writer) | Ring::Back(writer) => (writer.tail_seq(), writer.head_seq()),
-            Ring::Away(_) | Ring::None => return None,
-        };
-        for seq in tail_seq.max(1)..=head_seq {
-            let (descriptor, _) = read_chunk(run, seq, &mut shard.scratch).ok()?;
-            let end = part.origin + descriptor.total_bytes;
-            let from = end - u64::from(descriptor.length);
-            if from > anchor && seq == tail_seq && tail_seq > 1 {
-                return None; // Some of them are on the disk only.
-            }
-            if from < anchor || from >= part.until {
-                continue;
-            }
-            let is_part = descriptor.header.flags & crate::memory::CHUNK_MORE != 0;
-            count -= u64::from(!is_part);
-            if count == 0 {
-                return Some(end);
-            }
-        }
-    }
-    None
 }

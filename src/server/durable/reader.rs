@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 use crate::base::ExecutionId;
 use crate::endpoint::StreamBody;
 use crate::limits;
+use crate::server::durable::fork::Forking;
 use crate::shard::Chunk;
 use crate::wire::durable::{Control, Mode, Offset, write_control, write_data};
 use crate::wire::http1::{begin_chunk, end_chunk};
@@ -53,6 +54,8 @@ pub(in crate::server) struct Reader {
     /// The cursor for the replies.
     pub cursor: u64,
     pub goal: Goal,
+    /// The request that is carried out when messages were counted.
+    pub forking: Option<Box<Forking>>,
     /// The entity tags of replies that the client has.
     pub known: Vec<Box<str>>,
     /// The bytes of messages that will be sent. JSON has commas in between.
@@ -72,6 +75,8 @@ pub(in crate::server) enum Goal {
     Reply { start: u64, until: u64, is_live: bool },
     /// Events. The flag is true once the end was sent.
     Events { says_closed: bool },
+    /// The position behind so many more messages, if it is not behind `until`.
+    Messages { left: u64, until: u64 },
 }
 
 impl Reader {
@@ -90,6 +95,7 @@ impl Reader {
             position: 0,
             parts,
             cursor: 0,
+            forking: None,
             goal,
             known: Vec::new(),
             piece: Vec::new(),
@@ -114,6 +120,13 @@ impl Reader {
             return;
         }
         drop(voids);
+        if let Goal::Messages { left, .. } = &mut self.goal {
+            self.is_inside = chunk.more && end < part.until;
+            if !self.is_inside && *left > 0 {
+                (self.position, *left) = (end, *left - 1);
+            }
+            return;
+        }
         if self.mode == Mode::Json && !self.is_inside && !self.piece.is_empty() {
             self.piece.push(b',');
         }
@@ -123,7 +136,7 @@ impl Reader {
         // A part of a message of bytes can be sent. Others are sent whole.
         let is_sent = match self.goal {
             Goal::Events { .. } => !self.is_inside || self.mode == Mode::Bytes,
-            Goal::Reply { .. } => !self.is_inside,
+            Goal::Reply { .. } | Goal::Messages { .. } => !self.is_inside,
         };
         if is_sent {
             (self.position, self.whole_bytes) = (end, self.piece.len());
@@ -200,16 +213,21 @@ impl Reader {
         self.is_lost || self.is_at_border() || self.is_reply_whole()
     }
 
-    /// True if the reply can be sent.
+    /// True if the reply can be sent, or if everything is counted.
     pub fn is_reply_whole(&self) -> bool {
-        let Goal::Reply { start, until, .. } = self.goal else { return false };
-        let has_enough = self.whole_bytes >= limits::DURABLE_REPLY_BYTES;
-        self.position > start && (self.position >= until || has_enough)
+        match self.goal {
+            Goal::Reply { start, until, .. } => {
+                let has_enough = self.whole_bytes >= limits::DURABLE_REPLY_BYTES;
+                self.position > start && (self.position >= until || has_enough)
+            }
+            Goal::Messages { left, until } => left == 0 || self.position >= until,
+            Goal::Events { .. } => false,
+        }
     }
 
     /// True if it has a reply, and not a stream of events.
     pub fn has_reply(&self) -> bool {
-        matches!(self.goal, Goal::Reply { .. })
+        !matches!(self.goal, Goal::Events { .. })
     }
 }
 
