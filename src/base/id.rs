@@ -1,6 +1,7 @@
 //! Ids that leave the process. Each carries a generation, and an execution's id also a nonce. A
 //! stale or guessed id is therefore "not found" and never names something else (invariant A5).
 
+use std::cmp::Ordering;
 use std::fmt;
 use std::str::FromStr;
 
@@ -73,6 +74,19 @@ impl ExecutionId {
         let nonce = bits as u64;
         let (shard, slot) = place_of((bits >> 64) as u64 ^ nonce.rotate_left(17));
         ExecutionId { shard, slot, nonce }
+    }
+}
+
+/// The order of the texts.
+impl Ord for ExecutionId {
+    fn cmp(&self, other: &ExecutionId) -> Ordering {
+        self.to_bits().cmp(&other.to_bits())
+    }
+}
+
+impl PartialOrd for ExecutionId {
+    fn partial_cmp(&self, other: &ExecutionId) -> Option<Ordering> {
+        Some(self.cmp(other))
     }
 }
 

@@ -14,6 +14,7 @@ use crate::limits;
 use crate::mcp::Ask;
 use crate::stream::{ExecutionState, Kind, Kinds, Outcome, Policy, Totals};
 use crate::trace::TraceContext;
+use crate::wire::durable::parse_time;
 use crate::wire::http1::ByteRange;
 
 pub fn id(index: u32) -> ExecutionId {
@@ -444,12 +445,12 @@ fn accept_decides_between_a_stream_and_a_document_unless_the_format_is_named() {
 fn a_list_is_filtered_and_continued() {
     let place = "20260102030405678901".to_owned() + &id(3).to_string();
     let query = format!("?tool=a.b-c_1&state=timed_out&limit=7&after={place}");
-    let created_at = "2026-01-02T03:04:05.678901Z".to_owned();
+    let created_us = parse_time("2026-01-02T03:04:05.678901Z").unwrap();
     let ask = ListAsk {
         tool: Some("a.b-c_1".into()),
         state: Some(ExecutionState::Ended(Outcome::TimedOut)),
         limit: 7,
-        after: Some(ListPlace { created_at, execution: id(3).to_string() }),
+        after: Some(ListPlace { created_us, execution: id(3) }),
     };
     assert_eq!(called(&get(&format!("/v1/executions{query}"))), ApiCall::Executions(ask.into()));
 }

@@ -18,6 +18,7 @@ use crate::memory::ClockAnchor;
 use crate::stream::{DetachReason, ExecutionState, Exit, Outcome, Progress, Totals};
 use crate::tool::ToolSpec;
 use crate::trace::{TraceContext, rfc3339};
+use crate::wire::durable::parse_time;
 use crate::wire::{write_base64, write_json};
 
 /// The texts of a tool's last progress report: a message, and a context in JSON.
@@ -247,7 +248,7 @@ impl<'a> Listed<'a> {
 
     /// Returns its place in the list of all.
     pub fn place(&self) -> ListPlace {
-        ListPlace { created_at: rfc3339(self.dates.created_us), execution: self.id.to_string() }
+        ListPlace { created_us: self.dates.created_us, execution: self.id }
     }
 }
 
@@ -272,8 +273,11 @@ pub fn executions<'a>(all: impl IntoIterator<Item = Listed<'a>>, clock: Clock) -
 /// `dead_shards` are missing.
 pub fn listed(mut list: Vec<Value>, ask: &ListAsk, dead_shards: &[u8]) -> Value {
     let place = |item: &Value| {
-        let text = |name: &str| item[name].as_str().expect("a shard spells it").to_owned();
-        ListPlace { created_at: text("created_at"), execution: text("execution") }
+        let text = |name: &str| item[name].as_str().expect("a shard spells it");
+        ListPlace {
+            created_us: parse_time(text("created_at")).expect("a shard spells it"),
+            execution: text("execution").parse().expect("a shard spells it"),
+        }
     };
     list.sort_by_cached_key(place);
     let limit = ask.limit as usize;

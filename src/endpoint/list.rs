@@ -8,6 +8,8 @@ use std::fmt;
 use crate::base::ExecutionId;
 use crate::limits;
 use crate::stream::ExecutionState;
+use crate::trace::rfc3339;
+use crate::wire::durable::parse_time;
 
 /// The request for a list of executions.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,12 +25,12 @@ pub struct ListAsk {
 }
 
 /// A place in the list. Clients get it as an opaque text.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ListPlace {
-    /// The time of creation (RFC 3339, always of the same length).
-    pub created_at: String,
+    /// The time of creation, in microseconds since 1970.
+    pub created_us: u64,
     /// The id of the execution.
-    pub execution: String,
+    pub execution: ExecutionId,
 }
 
 /// The names of all states.
@@ -58,7 +60,6 @@ impl ListPlace {
     /// Reads the text of a place. `None` if no place has this text.
     pub(super) fn parse(text: &str) -> Option<ListPlace> {
         let (time, execution) = text.split_at_checked(TIME_DIGITS)?;
-        let _: ExecutionId = execution.parse().ok()?;
         if execution.len() != ID_CHARS || !time.bytes().all(|byte| byte.is_ascii_digit()) {
             return None;
         }
@@ -73,16 +74,17 @@ impl ListPlace {
             part(12..14),
             part(14..20)
         );
-        Some(ListPlace { created_at, execution: execution.to_owned() })
+        let created_us = parse_time(&created_at)?;
+        Some(ListPlace { created_us, execution: execution.parse().ok()? })
     }
 }
 
 impl fmt::Display for ListPlace {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for digit in self.created_at.chars().filter(char::is_ascii_digit) {
+        for digit in rfc3339(self.created_us).chars().filter(char::is_ascii_digit) {
             write!(out, "{digit}")?;
         }
-        out.write_str(&self.execution)
+        self.execution.fmt(out)
     }
 }
 
@@ -90,20 +92,17 @@ impl fmt::Display for ListPlace {
 mod tests {
     use super::*;
     use crate::endpoint::call_tests::id;
-    use crate::trace::rfc3339;
 
     #[test]
     fn a_place_is_read_as_it_was_written_and_keeps_the_order() {
         let mut last: Option<(ListPlace, String)> = None;
         for wall_us in [0, 1, 999_999, 1_767_225_600_000_001, 253_402_300_799_999_999] {
-            for execution in [id(1).to_string(), id(2).to_string()] {
-                let place = ListPlace { created_at: rfc3339(wall_us), execution };
+            for execution in [id(1), id(2)] {
+                let place = ListPlace { created_us: wall_us, execution };
                 let text = place.to_string();
-                assert_eq!(ListPlace::parse(&text), Some(place.clone()), "{text}");
-                if let Some((earlier, earlier_text)) = last.take()
-                    && earlier.created_at < place.created_at
-                {
-                    assert!(earlier < place && earlier_text < text);
+                assert_eq!(ListPlace::parse(&text), Some(place), "{text}");
+                if let Some((earlier, earlier_text)) = last.take() {
+                    assert_eq!(earlier.cmp(&place), earlier_text.cmp(&text));
                 }
                 last = Some((place, text));
             }

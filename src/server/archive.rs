@@ -12,14 +12,15 @@
 //! Owners are kept by name. A name without a token is nobody's, and so is an execution without an
 //! owner on a server that requires tokens.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Bound;
 use std::rc::Rc;
 
 use serde_json::{Value, json};
 
 use crate::base::{ExecutionId, Principal, ProgressToken};
 use crate::endpoint::documents::Dates;
-use crate::endpoint::{Access, PolicyChoice};
+use crate::endpoint::{Access, ListPlace, PolicyChoice};
 use crate::engine::Verdict;
 use crate::mcp::Version;
 use crate::reactor::Reactor;
@@ -35,6 +36,8 @@ use crate::stream::{Kinds, Outcome, Totals};
 #[derive(Debug, Default)]
 pub(in crate::server) struct Archive {
     entries: HashMap<ExecutionId, Entry>,
+    /// The executions of each owner, in the order of lists.
+    owned: BTreeMap<Option<Box<str>>, BTreeSet<ListPlace>>,
     /// The executions of tasks, by the ids of the tasks.
     tasks: HashMap<Box<str>, ExecutionId>,
     /// The executions of progress tokens.
@@ -143,7 +146,15 @@ impl Archive {
 
     /// Removes an execution.
     pub fn forget(&mut self, id: ExecutionId) {
-        let Some(Entry { task, token, .. }) = self.entries.remove(&id) else { return };
+        let Some(entry) = self.entries.remove(&id) else { return };
+        let place = entry.place(id);
+        let Entry { owner, task, token, .. } = entry;
+        if let Some(places) = self.owned.get_mut(&owner) {
+            places.remove(&place);
+            if places.is_empty() {
+                self.owned.remove(&owner);
+            }
+        }
         if let Some(task) = task {
             self.tasks.remove(&task.name);
         }
@@ -153,18 +164,37 @@ impl Archive {
     }
 
     fn insert(&mut self, id: ExecutionId, entry: Entry) {
+        self.forget(id);
         if let Some(task) = &entry.task {
             self.tasks.insert(task.name.clone(), id);
         }
         if let Some(token) = entry.token {
             self.tokens.insert(token, id);
         }
+        let place = entry.place(id);
+        match self.owned.get_mut(&entry.owner) {
+            Some(places) => drop(places.insert(place)),
+            None => drop(self.owned.insert(entry.owner.clone(), BTreeSet::from([place]))),
+        }
         self.entries.insert(id, entry);
     }
 
-    /// Returns all executions, whether the journal still has them or not.
-    pub fn iter(&self) -> impl Iterator<Item = (ExecutionId, &Entry)> {
-        self.entries.iter().map(|(id, entry)| (*id, entry))
+    /// Returns the executions of an owner behind a place, in the order of lists, whether the
+    /// journal still has them or not.
+    pub fn of_owner(
+        &self,
+        owner: Option<&str>,
+        after: Option<ListPlace>,
+    ) -> impl Iterator<Item = (ExecutionId, &Entry)> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let places = self.owned.get(&owner.map(Box::from)).into_iter();
+        let places = places.flat_map(move |places| places.range((from, Bound::Unbounded)));
+        places.map(|place| (place.execution, &self.entries[&place.execution]))
+    }
+
+    /// Returns the executions of all tasks, whether the journal still has them or not.
+    pub fn tasks(&self) -> impl Iterator<Item = (ExecutionId, &Entry)> {
+        self.tasks.values().map(|id| (*id, &self.entries[id]))
     }
 }
 
@@ -172,6 +202,10 @@ impl Entry {
     /// True if it belongs to this principal.
     pub fn is_owned_by(&self, principal: Principal, access: &Access) -> bool {
         access.principal_of(self.owner.as_deref()) == principal
+    }
+
+    fn place(&self, execution: ExecutionId) -> ListPlace {
+        ListPlace { created_us: self.dates.created_us, execution }
     }
 }
 
@@ -206,12 +240,14 @@ pub(in crate::server) fn note_ended<R: Reactor + 'static>(
     let archive = &mut shard.guests.archive;
     archive.insert(id, entry);
     if archive.entries.len() >= archive.look_at.max(ENTRIES_MIN) {
-        let Archive { mut entries, mut tasks, mut tokens, .. } = std::mem::take(archive);
-        entries.retain(|id, _| shard.keeps(*id));
-        tasks.retain(|_, id| entries.contains_key(id));
-        tokens.retain(|_, id| entries.contains_key(id));
-        let look_at = (2 * entries.len()).max(ENTRIES_MIN);
-        shard.guests.archive = Archive { entries, tasks, tokens, look_at };
+        let mut archive = std::mem::take(archive);
+        let gone: Vec<ExecutionId> =
+            archive.entries.keys().filter(|id| !shard.keeps(**id)).copied().collect();
+        for id in gone {
+            archive.forget(id);
+        }
+        archive.look_at = (2 * archive.entries.len()).max(ENTRIES_MIN);
+        shard.guests.archive = archive;
     }
 }
 
@@ -279,6 +315,52 @@ pub(in crate::server) fn restored<R: Reactor + 'static>(
 mod tests {
     use super::*;
     use crate::base::Handle;
+
+    #[test]
+    fn the_executions_of_an_owner_are_in_the_order_of_lists() {
+        let mut archive = Archive::default();
+        let slot = Handle { index: 1, generation: 1 };
+        let id = |nonce: u64| ExecutionId { shard: 0, slot, nonce };
+        let entry = |owner: Option<&str>, created_us: u64| Entry {
+            owner: owner.map(Box::from),
+            tool: "t".into(),
+            outcome: Outcome::Completed,
+            totals: Totals::default(),
+            dates: Dates { created_us, ended_us: Some(created_us) },
+            is_fault: false,
+            seat: None,
+            task: None,
+            token: None,
+        };
+        for (nonce, owner, created_us) in [
+            (1, Some("a"), 9),
+            (2, Some("a"), 3),
+            (3, None, 4),
+            (4, Some("b"), 1),
+            (5, Some("a"), 3),
+        ] {
+            archive.insert(id(nonce), entry(owner, created_us));
+        }
+        archive.insert(id(1), entry(Some("a"), 2)); // The same one again.
+        let listed = |archive: &Archive, owner: Option<&str>, after: Option<ListPlace>| {
+            let all = archive.of_owner(owner, after);
+            all.map(|(id, entry)| (entry.dates.created_us, id)).collect::<Vec<_>>()
+        };
+        let mut threes = [id(2), id(5)];
+        threes.sort();
+        let all = [(2, id(1)), (3, threes[0]), (3, threes[1])];
+        assert_eq!(listed(&archive, Some("a"), None), all);
+        for (at, (created_us, execution)) in all.into_iter().enumerate() {
+            let after = Some(ListPlace { created_us, execution });
+            assert_eq!(listed(&archive, Some("a"), after), all[at + 1..]);
+        }
+        assert_eq!(listed(&archive, None, None), [(4, id(3))]);
+        assert_eq!(listed(&archive, Some("c"), None), []);
+        for nonce in 1..=5 {
+            archive.forget(id(nonce));
+        }
+        assert!(archive.owned.is_empty() && archive.entries.is_empty());
+    }
 
     #[test]
     fn a_task_is_found_by_its_id_until_its_time_is_over() {

@@ -17,9 +17,7 @@ use std::time::Duration;
 
 use crate::base::{ExecutionId, Handle, Principal, ProgressToken, SubscriberId};
 use crate::endpoint::documents::{Clock, Dates, Listed};
-use crate::endpoint::{
-    ApiError, DeliveryOptions, ListAsk, ListPlace, Opening, PolicyChoice, documents,
-};
+use crate::endpoint::{ApiError, DeliveryOptions, ListAsk, Opening, PolicyChoice, documents};
 use crate::engine::{From, NotFound, Status as ExecutionStatus, SubscribeSpec};
 use crate::journal::Refused;
 use crate::limits;
@@ -90,7 +88,7 @@ pub(in crate::server) fn list<R: Reactor + 'static>(
     let here = found.iter().map(|(tool, dates, status)| Listed::of(status, tool, *dates));
     let Guests { archive, access, .. } = &shard.guests;
     let ids: HashSet<ExecutionId> = ids.into_iter().collect();
-    let kept = archive.iter().filter(|(id, entry)| {
+    let kept = archive.of_owner(access.name_of(principal), ask.after).filter(|(id, entry)| {
         entry.is_owned_by(principal, access) && !ids.contains(id) && shard.keeps(*id)
     });
     let kept = kept.map(|(id, entry)| Listed {
@@ -102,12 +100,13 @@ pub(in crate::server) fn list<R: Reactor + 'static>(
         dates: entry.dates,
     });
     let is_wanted = |listed: &Listed<'_>| ask.takes(listed.tool, listed.state);
-    let placed = here.chain(kept).filter(is_wanted).map(|listed| (listed.place(), listed));
-    let is_behind = |place: &ListPlace| ask.after.as_ref().is_none_or(|after| place > after);
-    let mut all: Vec<_> = placed.filter(|(place, _)| is_behind(place)).collect();
-    all.sort_by(|a, b| a.0.cmp(&b.0));
-    all.truncate(ask.limit as usize + 1);
-    documents::executions(all.into_iter().map(|(_, listed)| listed), clock)
+    let count_max = ask.limit as usize + 1;
+    let is_behind = |listed: &Listed<'_>| ask.after.is_none_or(|after| listed.place() > after);
+    let mut all: Vec<_> = here.filter(is_wanted).filter(is_behind).collect();
+    all.extend(kept.filter(is_wanted).take(count_max)); // They are in order.
+    all.sort_by_key(Listed::place);
+    all.truncate(count_max);
+    documents::executions(all, clock)
 }
 
 /// Returns the dates of an execution, which may be from before a restart.

@@ -22,8 +22,8 @@ pub(in crate::server) fn own_executions<R: Reactor + 'static>(
 ) -> Vec<ExecutionId> {
     let Guests { archive, access, .. } = &shard.guests;
     let here = shard.runs.iter().flatten().filter(|run| run.guest.owner == owner);
-    let kept =
-        archive.iter().filter(|(id, entry)| entry.is_owned_by(owner, access) && shard.keeps(*id));
+    let kept = archive.of_owner(access.name_of(owner), None);
+    let kept = kept.filter(|(id, entry)| entry.is_owned_by(owner, access) && shard.keeps(*id));
     let mut ids: Vec<ExecutionId> = here.map(|run| run.id).chain(kept.map(|(id, _)| id)).collect();
     ids.sort_by_cached_key(ToString::to_string);
     ids.dedup();

@@ -406,7 +406,7 @@ pub(in crate::server) fn task_items<R: Reactor + 'static>(
     });
     let mut all: HashMap<&str, tasks::Task<'_>> = HashMap::new();
     let now_us = records::wall_us(shard);
-    for (id, entry) in archive.iter() {
+    for (id, entry) in archive.tasks() {
         if let Some(task) = &entry.task
             && entry.is_owned_by(owner, access)
             && task.left_us(now_us).is_some()
