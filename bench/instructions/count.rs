@@ -38,11 +38,7 @@ pub fn made_by() -> Result<String, Failure> {
     let bytes = std::fs::read(&program).map_err(cannot)?;
     let compiler = compiler_of(&bytes).unwrap_or_else(|| "an unknown rustc".to_owned());
     let folder = program.parent().and_then(Path::file_name).map(OsStr::to_string_lossy);
-    let profile = match cfg!(debug_assertions) {
-        true => "with debug assertions".into(),
-        false => folder.unwrap_or_default(),
-    };
-    Ok(format!("{compiler}, {profile}"))
+    Ok(format!("{compiler}, {}", folder.unwrap_or_default()))
 }
 
 /// Returns a text such as `rustc 1.95.0`. A digit has to follow the words, because this program

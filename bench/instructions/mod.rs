@@ -50,7 +50,7 @@ that the kernel touches are not in it.
 
 To record again after an intended change of the costs, for the profile that tools/test compares and
 for the profile dist:
-  cargo run --profile test --all-features --bin bench -- \\
+  cargo run --profile counts --all-features --bin bench -- \\
       instructions --record bench/instructions/counts.toml
   cargo run --profile dist --bin bench -- instructions --record bench/instructions/dist.toml
 
