@@ -165,8 +165,8 @@ impl Kept {
         }
     }
 
-    /// The time until which it is kept, in microseconds since 1970, if it has one of its own. Before
-    /// its end nobody knows it: it is the last one.
+    /// The time until which it is kept, in microseconds since 1970. `None` if it has none of its
+    /// own. It is unknown before the end, and counts as the last one.
     pub fn until_us(&self) -> Option<u64> {
         if self.keep_s == 0 || self.is_deleted {
             return None;

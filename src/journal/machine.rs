@@ -75,16 +75,6 @@ impl Journal {
         let seen_us = sealed.iter().map(|sealed| sealed.last_us).max();
         let (mut table, spare) = (Table::new(), Table::new());
         table.begin(first);
-        let segments = Segments {
-            oldest: sealed.front().map_or(first, |front| front.number),
-            until_us: 0,
-            sealed,
-            current: first,
-            next: Next::Absent,
-            vacating: None,
-            is_removing: false,
-            to_remove: None,
-        };
         let mut journal = Journal {
             setup,
             catalogue,
@@ -96,7 +86,7 @@ impl Journal {
             table,
             sealing: None,
             spare: Some(spare),
-            segments,
+            segments: Segments::new(sealed, first),
             ages: AgeClock::new(now, seen_us.unwrap_or(0)),
             overdue_us: None,
             fault: None,

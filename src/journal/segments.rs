@@ -70,6 +70,20 @@ pub struct Segments {
 }
 
 impl Segments {
+    /// Begins in the segment `first`, behind those that are sealed.
+    pub fn new(sealed: VecDeque<Sealed>, first: u64) -> Segments {
+        Segments {
+            oldest: sealed.front().map_or(first, |front| front.number),
+            until_us: 0,
+            sealed,
+            current: first,
+            next: Next::Absent,
+            vacating: None,
+            is_removing: false,
+            to_remove: None,
+        }
+    }
+
     /// Size of all segments on the disk. The next one always counts, so that there is room for it
     /// when it is made. One that is being removed counts until that is done.
     pub fn bytes(&self, setup: &Setup) -> u64 {

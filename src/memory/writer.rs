@@ -380,7 +380,7 @@ impl RingWriter {
     }
 
     /// Finds room for `length` bytes and claims it.
-    #[inline(always)] // The compiler calls it otherwise, which costs 42 instructions for each chunk.
+    #[inline(always)] // A call would cost 42 instructions for each chunk.
     fn room(&mut self, length: usize, gate_seq: u64) -> Result<Room, WriteError> {
         let length_max = self.geometry.length_max();
         if length > length_max as usize {

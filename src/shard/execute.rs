@@ -61,9 +61,10 @@ pub struct ExecuteOptions {
     /// The consequence if the journal has no room for a chunk. [`OnFull::Wait`] needs a durability
     /// other than `none`.
     pub on_full: OnFull,
-    /// Time for which the execution is kept on disk after its end, in whole seconds: instead of the
-    /// retention of the journal, be it shorter or longer. It needs a durability other than `none`.
-    /// If the journal is as large as it may be, the oldest executions go before their time.
+    /// Time for which the execution is kept on disk after its end, in whole seconds. The retention
+    /// of the journal, which may be shorter or longer, does not hold for it then. This needs a
+    /// durability other than `none`. If the journal is as large as it may be, the oldest executions
+    /// go before their time.
     pub keep: Option<std::time::Duration>,
     /// True if a restart does not end the execution, and its owner brings it back. It has to be fed
     /// by hand and kept. Otherwise this means nothing.

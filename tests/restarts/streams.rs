@@ -273,8 +273,8 @@ fn there_are_more_streams_than_executions_at_a_time() {
     }
 }
 
-/// Sends one request about each of these streams, 100 at a time on one connection. Returns the heads
-/// of all answers, in lower case.
+/// Sends one request about each of these streams, 100 at a time on one connection. Returns the
+/// heads of all answers, in lower case.
 fn ask_each(server: &Server, method: &str, numbers: Range<usize>, body: &str) -> Vec<String> {
     let mut stream = server.connect();
     let mut heads = Vec::with_capacity(numbers.len());

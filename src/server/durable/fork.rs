@@ -1,5 +1,6 @@
 //! The place at which a fork leaves a stream of JSON, if its creator names it by a number of
-//! messages. The messages are read, from the disk if need be, and counted. Then the fork is created.
+//! messages. The messages are read, from the disk if need be, and counted. After that the fork is
+//! created.
 
 use super::reader::{Goal, Reader};
 use super::{DurableCall, carry_out, find, key_of, read, refuse, rest, touch};
