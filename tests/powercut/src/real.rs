@@ -2,7 +2,7 @@
 //! opens executions. At some moment the program is killed, or the power of its disk is cut. After
 //! the next start, the clients' own records say what has to be there.
 //!
-//! 50 kills and 50 cuts, or as many as `KILLS` and `SERVER_CUTS` say. `SEED` chooses others.
+//! 50 kills and 200 cuts, or as many as `KILLS` and `SERVER_CUTS` say. `SEED` chooses others.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -249,6 +249,9 @@ fn size_of(directory: &Path) -> u64 {
     entries.map(|entry| entry.unwrap().metadata().map_or(0, |data| data.len())).sum()
 }
 
+/// Number of disks whose power is cut side by side. Most of the time each of them is waited for.
+const LANES: u64 = 4;
+
 /// A number that the environment may choose.
 fn chosen(name: &str, usual: u64) -> u64 {
     std::env::var(name).map_or(usual, |text| text.parse().unwrap())
@@ -277,7 +280,15 @@ fn a_server_whose_power_is_cut_loses_nothing_that_it_has_answered() {
         return;
     }
     let Some(program) = path() else { return };
-    let seed = chosen("SEED", 1);
-    let rig = Box::new(Rig::new(DISK_BYTES));
-    Campaign::new(program, Place::Disk(rig), seed).run("cut", chosen("SERVER_CUTS", 50), seed);
+    let (seed, count) = (chosen("SEED", 1), chosen("SERVER_CUTS", 200));
+    std::thread::scope(|scope| {
+        for lane in 0..LANES {
+            let (program, seed) = (program.clone(), seed * LANES + lane);
+            let count = (count + lane) / LANES;
+            scope.spawn(move || {
+                let rig = Box::new(Rig::new(DISK_BYTES));
+                Campaign::new(program, Place::Disk(rig), seed).run("cut", count, seed);
+            });
+        }
+    });
 }
