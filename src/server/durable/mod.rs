@@ -216,7 +216,8 @@ impl Durable {
         let Some(&at) = self.by_execution.get(&execution) else { return };
         self.make_busy(at);
         let stream = &mut self.streams[at];
-        stream.tail.is_closed.set(true);
+        // The end of a removed stream is not its own.
+        stream.tail.is_closed.set(!stream.state.is_gone);
         if stream.state.closed.is_none() {
             stream.state.closed = Some(state::Closed::default());
         }
