@@ -42,6 +42,7 @@ pub use paths::StreamPaths;
 pub(in crate::server) use paths::{Key, Seen};
 pub(in crate::server) use read::{answer_late, go_on};
 pub(in crate::server) use remove::fire_deadlines;
+pub(in crate::server) use rest::has_freed_place;
 use slab::Slab;
 
 use crate::base::{ExecutionId, Handle, Instant, Principal};
