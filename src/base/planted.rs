@@ -88,6 +88,8 @@ pub enum Planted {
     ShownBeforeDurable = 39,
     /// A write that is durable by itself counts for the blocks before it.
     WriteCoversEarlier = 40,
+    /// The journal has no record of the producer of a short append.
+    ProducerNotKept = 41,
 }
 
 /// True if this bug is the chosen one.
@@ -140,11 +142,17 @@ impl Planted {
 
     /// True if the campaign of the journal has to find it.
     pub fn is_of_journal(self) -> bool {
-        self as u8 >= Planted::AckBeforeSync as u8 && !self.is_of_kept()
+        let is_of_disk = self as u8 >= Planted::AckBeforeSync as u8;
+        is_of_disk && !self.is_of_kept() && !self.is_of_streams()
+    }
+
+    /// True if the campaign of Durable Streams has to find it.
+    pub fn is_of_streams(self) -> bool {
+        self == Planted::ProducerNotKept
     }
 
     /// Every bug.
-    pub const ALL: [Planted; 40] = [
+    pub const ALL: [Planted; 41] = [
         Planted::ClaimAfterWrite,
         Planted::DataWrapBeforeSlotWrap,
         Planted::TailOffByOne,
@@ -185,5 +193,6 @@ impl Planted {
         Planted::UnsyncedServed,
         Planted::ShownBeforeDurable,
         Planted::WriteCoversEarlier,
+        Planted::ProducerNotKept,
     ];
 }

@@ -17,9 +17,13 @@ use std::sync::Mutex;
 use crate::reactor::Clock;
 use crate::sim::campaign::{Coverage, Summary, run_seed};
 #[cfg(feature = "server")]
+use crate::sim::server::streams_run::run_streams_seed;
+#[cfg(feature = "server")]
 use crate::sim::server::{SeedSummary, run_agent_seed, run_server_seed};
 
 const SEEDS_BY_DEFAULT: u64 = 100;
+/// The same for a campaign whose seeds take long.
+const LONG_SEEDS_BY_DEFAULT: u64 = 12;
 /// Number of seeds from which on everything that can happen must have happened.
 const SEEDS_FOR_COVERAGE: u64 = 100;
 /// Number of failures after which the remaining seeds are not run.
@@ -126,7 +130,7 @@ fn first_failure(
 /// The simulator with a journal on a disk that is slow, fails, lies and loses its power.
 #[test]
 fn journal_campaign() {
-    over_seeds("journal", |seed, verbose| {
+    over_seeds("journal", SEEDS_BY_DEFAULT, |seed, verbose| {
         let summary = crate::sim::journal::run_journal_seed(seed, verbose)?;
         Ok((summary.hash, summary.happened))
     });
@@ -135,7 +139,7 @@ fn journal_campaign() {
 /// The simulator with a shard and its journal, on such a disk.
 #[test]
 fn kept_campaign() {
-    over_seeds("kept", |seed, verbose| {
+    over_seeds("kept", SEEDS_BY_DEFAULT, |seed, verbose| {
         let summary = crate::sim::kept::run_kept_seed(seed, verbose)?;
         Ok((summary.hash, summary.happened))
     });
@@ -153,6 +157,8 @@ fn hunt(number: u64, first: u64, count: u64) {
     } else if bug.is_of_kept() {
         let run = |seed| crate::sim::kept::run_kept_seed(seed, false).map(|_| ());
         first_failure(first, count, run)
+    } else if bug.is_of_streams() {
+        first_failure(first, count, run_streams)
     } else {
         first_failure(first, count, |seed| run_seed(seed, false).map(|_| ()))
     };
@@ -230,14 +236,33 @@ type Happened = Vec<(&'static str, u64)>;
 #[cfg(feature = "server")]
 #[test]
 fn server_campaign() {
-    over_seeds("server", |seed, verbose| summed(run_server_seed(seed, verbose)?));
+    over_seeds("server", SEEDS_BY_DEFAULT, |seed, verbose| summed(run_server_seed(seed, verbose)?));
 }
 
 /// The simulator with agent runs on the server, and a model server that misbehaves.
 #[cfg(feature = "server")]
 #[test]
 fn agent_campaign() {
-    over_seeds("agents", |seed, verbose| summed(run_agent_seed(seed, verbose)?));
+    over_seeds("agents", SEEDS_BY_DEFAULT, |seed, verbose| summed(run_agent_seed(seed, verbose)?));
+}
+
+/// The simulator with Durable Streams on a server with a journal, and crashes.
+#[cfg(feature = "server")]
+#[test]
+fn streams_campaign() {
+    over_seeds("streams", LONG_SEEDS_BY_DEFAULT, |seed, verbose| {
+        summed(run_streams_seed(seed, verbose)?)
+    });
+}
+
+#[cfg(feature = "server")]
+fn run_streams(seed: u64) -> Result<(), String> {
+    run_streams_seed(seed, false).map(|_| ())
+}
+
+#[cfg(not(feature = "server"))]
+fn run_streams(_: u64) -> Result<(), String> {
+    Err("the streams are a part of the server".to_owned())
 }
 
 #[cfg(feature = "server")]
@@ -246,14 +271,18 @@ fn summed(summary: SeedSummary) -> Result<(u64, Happened), String> {
 }
 
 /// Runs the seeds on all cores. `run` returns the hash of a seed and its events.
-fn over_seeds(what: &str, run: impl Fn(u64, bool) -> Result<(u64, Happened), String> + Sync) {
+fn over_seeds(
+    what: &str,
+    by_default: u64,
+    run: impl Fn(u64, bool) -> Result<(u64, Happened), String> + Sync,
+) {
     let verbose = number("SIM_VERBOSE").is_some();
     if let Some(seed) = number("SIM_SEED") {
         let summary = run(seed, verbose).unwrap_or_else(|text| panic!("{text}"));
         println!("{:#?}", summary.1);
         return;
     }
-    let count = number("SIM_SEEDS").unwrap_or(SEEDS_BY_DEFAULT);
+    let count = number("SIM_SEEDS").unwrap_or(by_default);
     let first = number("SIM_FIRST_SEED").unwrap_or(1);
     let next = Mutex::new(first);
     let happened: Mutex<Happened> = Mutex::default();

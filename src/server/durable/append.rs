@@ -9,6 +9,7 @@ use super::{
     touch,
 };
 use crate::base::ExecutionId;
+use crate::base::planted::{Planted, planted};
 use crate::endpoint::durable::answer_refused;
 use crate::endpoint::{Answer, ApiError, Appended};
 use crate::engine::NotFound;
@@ -94,7 +95,8 @@ fn begin<R: Reactor + 'static>(
     };
     let bytes: usize = messages.iter().map(Range::len).sum();
     // A single short chunk is whole on the disk or not there. Everything else is described first.
-    let is_plain = appended.producer.is_none() && appended.seq.is_none() && !appended.closes;
+    let has_producer = appended.producer.is_some() && !planted(Planted::ProducerNotKept);
+    let is_plain = !has_producer && appended.seq.is_none() && !appended.closes;
     let is_one_chunk = messages.len() <= 1 && bytes <= limits::DURABLE_CHUNK_BYTES;
     let is_described = !(is_plain && is_one_chunk);
     let before = is_described.then(|| stream.state.clone());

@@ -44,6 +44,7 @@ pub use paths::StreamPaths;
 pub(in crate::server) use paths::{Key, Seen};
 pub(in crate::server) use read::{answer_late, go_on};
 pub(in crate::server) use remove::fire_deadlines;
+pub(in crate::server) use rest::has_freed_place;
 use slab::Slab;
 
 use crate::base::{ExecutionId, Handle, Instant, Principal};
@@ -218,7 +219,8 @@ impl Durable {
         let Some(&at) = self.by_execution.get(&execution) else { return };
         self.make_busy(at);
         let stream = &mut self.streams[at];
-        stream.tail.is_closed.set(true);
+        // The end of a removed stream is not its own.
+        stream.tail.is_closed.set(!stream.state.is_gone);
         if stream.state.closed.is_none() {
             stream.state.closed = Some(state::Closed::default());
         }

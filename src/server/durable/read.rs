@@ -21,6 +21,7 @@ use crate::server::hub::Answered;
 use crate::server::hub::connection::{Doing, Timer};
 use crate::server::hub::frames::Encoding;
 use crate::server::hub::stream::{Followed, Source, Stream as HubStream};
+use crate::server::peers::join;
 use crate::server::streams::attached::Attached;
 use crate::server::streams::follow::{StreamHead, attach_connection, begin};
 use crate::server::{ServerShard, executions, hub};
@@ -243,7 +244,11 @@ fn attach<R: Reactor + 'static>(
     if let Some(&at) = shard.guests.durable.by_execution.get(&execution) {
         make_present(shard, at)?;
     }
-    let status = shard.inspect(execution)?;
+    let status = match shard.inspect(execution) {
+        // It has ended and was recalled, and another execution has taken its place.
+        Err(NotFound) if shard.keeps(execution) => return Err(join::busy()),
+        status => status?,
+    };
     let byte = reader.position - part.origin;
     let from = match byte {
         0 => From::Start,

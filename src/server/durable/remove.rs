@@ -38,7 +38,10 @@ fn begin<R: Reactor + 'static>(
             stream.state.is_gone = true;
             Awaited::Room(stream.execution, shard.now + limits::DURABLE_REMOVAL_WAIT)
         }
-        Err(refused) => return Err(refused),
+        Err(refused) => {
+            shard.guests.durable.streams[at].state.is_gone = false;
+            return Err(refused);
+        }
     };
     shard.guests.durable.removals.push((id, awaited));
     Ok(())
@@ -85,7 +88,9 @@ fn take_away<R: Reactor + 'static>(
     }
     let (execution, marked) = (stream.execution, stream.marker);
     super::rest::make_present(shard, at).map_err(|_| Refused::Full)?;
-    let _ = shard.finish(execution, Ok(())); // It may be closed already.
+    // Its readers must not take this end for its own. It may be closed already.
+    shard.guests.durable.streams[at].state.is_gone = true;
+    let _ = shard.finish(execution, Err("the stream was removed"));
     let tombstone = executions::erase(shard, execution)?;
     if let Some(marked) = marked {
         marker::remove(shard, marked);

@@ -68,8 +68,8 @@ fn look_at_first<R: Reactor + 'static>(
     has_left
 }
 
-/// Lets one stream leave the engine at once, because another one needs its place.
-pub(super) fn has_freed_place<R: Reactor + 'static>(shard: &mut ServerShard<R>) -> bool {
+/// Lets one stream leave the engine at once, because another execution needs its place.
+pub(in crate::server) fn has_freed_place<R: Reactor + 'static>(shard: &mut ServerShard<R>) -> bool {
     let count = shard.guests.durable.present.len().min(limits::DURABLE_LOOKS_MAX);
     (0..count).any(|_| {
         let first = shard.guests.durable.present.front().map(|(at, _)| *at);

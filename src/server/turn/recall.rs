@@ -17,7 +17,7 @@ use crate::server::hub::connection::{Doing, Timer};
 use crate::server::peers::join::Wanted;
 use crate::server::peers::{Ticket, join};
 use crate::server::turn::{messages, sockets};
-use crate::server::{ServerShard, executions, hub, mcp, peers, streams};
+use crate::server::{ServerShard, durable, executions, hub, mcp, peers, streams};
 use crate::shard::Recall;
 
 /// The calls that wait for executions from the disk.
@@ -201,7 +201,11 @@ fn recall_all<R: Reactor + 'static>(
         if !is_own || peers::is_apart(shard, execution) {
             continue;
         }
-        match shard.recall(execution) {
+        let mut found = shard.recall(execution);
+        if found == Ok(Recall::Later) && durable::has_freed_place(shard) {
+            found = shard.recall(execution); // A stream that nobody uses has made room.
+        }
+        match found {
             Ok(Recall::Later) => return Recall::Later,
             Ok(Recall::Soon) => recalled = Recall::Soon,
             Ok(Recall::Here) | Err(_) => {}

@@ -4,6 +4,7 @@ use crate::base::Random;
 use crate::reactor::ListenAddress;
 use crate::sim::network::SimClient;
 use crate::sim::world::{EAGAIN, SimWorld};
+use crate::wire::durable::Offset;
 use crate::wire::http1::{Method, ResponsePart, ResponseReader};
 use crate::wire::sse;
 
@@ -17,9 +18,19 @@ pub(super) struct Exchange {
     pub is_stream: bool,
     /// The session of MCP that it opens.
     pub session: Option<String>,
+    /// The headers of the Durable Streams protocol.
+    pub said: StreamHeaders,
     /// The body, as far as it came and was not taken.
     pub body: Vec<u8>,
     pub outcome: Option<Outcome>,
+}
+
+/// The headers of a response about a Durable Stream.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct StreamHeaders {
+    pub next_offset: Option<Offset>,
+    pub is_up_to_date: bool,
+    pub is_closed: bool,
 }
 
 /// The end of an exchange.
@@ -37,6 +48,7 @@ impl Exchange {
         let client = world.connect(address).ok()?;
         let method = match request.split(' ').next() {
             Some("POST") => Method::Post,
+            Some("PUT") => Method::Put,
             Some("DELETE") => Method::Delete,
             Some("HEAD") => Method::Head,
             _ => Method::Get,
@@ -51,6 +63,7 @@ impl Exchange {
             status: None,
             is_stream: false,
             session: None,
+            said: StreamHeaders::default(),
             body,
             outcome: None,
         })
@@ -95,6 +108,11 @@ impl Exchange {
                     let said = |name| head.headers.only(name).ok().flatten();
                     self.is_stream = said("content-type") == Some(sse::MEDIA_TYPE);
                     self.session = said("mcp-session-id").map(str::to_owned);
+                    self.said = StreamHeaders {
+                        next_offset: said("stream-next-offset").and_then(|text| text.parse().ok()),
+                        is_up_to_date: said("stream-up-to-date").is_some(),
+                        is_closed: said("stream-closed") == Some("true"),
+                    };
                 }
                 Ok(Some(ResponsePart::Body(bytes))) => self.body.extend_from_slice(bytes),
                 Ok(Some(ResponsePart::End)) => self.outcome = Some(Outcome::Complete),

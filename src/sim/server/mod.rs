@@ -10,6 +10,7 @@
 //! - `worker.rs`: a client that works.
 //! - `mcp_client.rs`: a client of MCP.
 //! - `run.rs`: a seed.
+//! - `streams_run.rs`: a seed with a journal, crashes, and clients of Durable Streams.
 //!
 //! Every client of a stream holds the server to this. The chunks are the tool's, in order. Missing
 //! chunks are in a gap, counted to the byte. One end comes, as the last event, and its sums are
@@ -46,6 +47,8 @@ mod owner_tests;
 mod run;
 mod script;
 mod scripted;
+#[cfg(test)]
+pub(in crate::sim) mod streams_run;
 #[cfg(test)]
 mod test_server;
 #[cfg(test)]
