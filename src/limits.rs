@@ -74,6 +74,8 @@ pub const ATTACH_DEADLINE: Duration = Duration::from_secs(30);
 pub const RECONNECT_GRACE: Duration = Duration::from_secs(10);
 /// Time for which an ended execution can still be read.
 pub const RETENTION: Duration = Duration::from_secs(60);
+/// Time after which readers of a kept execution are looked for again, if its retention is shorter.
+pub const RETENTION_LOOK: Duration = Duration::from_secs(1);
 /// Longest delay that a subscriber may request for coalescing.
 pub const COALESCE_DELAY_MAX: Duration = Duration::from_secs(1);
 /// Time that a tool may take until its first chunk or progress report.

@@ -392,11 +392,33 @@ fn an_execution_that_is_forgotten_while_the_disk_reads_says_where_to_resume() {
     world.handle(Event::ProducerEnded(id.slot, ProducerEnd::Done));
     given(&mut world, subscriber, 1, 4);
     world.take();
-    world.pass(crate::limits::RETENTION + Duration::from_millis(1));
+    // Its place is needed, because there are four.
+    assert!((0..4).all(|_| world.open(OpenSpec::new(RING)).is_ok()));
     let state = EndState::Detached { reason: DetachReason::Evicted, resume_from: 4 };
     assert_eq!(world.ends(), [state]);
     given(&mut world, subscriber, 4, 7);
     assert_eq!(world.take(), []);
+}
+
+#[test]
+fn an_execution_stays_while_the_disk_reads_for_somebody() {
+    for retention in [Duration::ZERO, crate::limits::RETENTION] {
+        let mut world = TestEngine::new(4, 4);
+        let spec = OpenSpec { kept: true, retention, ..OpenSpec::new(RING) };
+        let id = world.open(spec).unwrap();
+        (0..20).for_each(|_| world.publish(id, 10));
+        let subscriber = world.subscribe(id, with(Policy::Replay)).unwrap();
+        world.handle(Event::ProducerEnded(id.slot, ProducerEnd::Done));
+        given(&mut world, subscriber, 1, 4);
+        world.take();
+        (0..200).for_each(|_| world.pass(Duration::from_secs(1)));
+        assert_eq!(world.ends(), []);
+        given(&mut world, subscriber, 4, 7);
+        assert_eq!(world.ends(), [EndState::Ended(Outcome::Completed)]);
+        let Reply::Inspected(Ok(_)) = world.ask(Event::Inspect(id)) else { panic!() };
+        world.pass(retention + 2 * crate::limits::RETENTION_LOOK);
+        let Reply::Inspected(Err(NotFound)) = world.ask(Event::Inspect(id)) else { panic!() };
+    }
 }
 
 #[test]

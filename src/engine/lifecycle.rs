@@ -511,15 +511,26 @@ impl Engine {
                     fired(&mut self.registry.living_mut(execution).timers.total);
                     self.time_out(execution, Timeout::Total);
                 }
-                Timer::Retention(execution) => {
-                    self.effects.counters.executions_forgotten += 1;
-                    fired(&mut self.registry.living_mut(execution).timers.retention);
-                    self.forget(execution);
-                }
+                Timer::Retention(execution) => self.retained(execution),
                 Timer::Progress(execution) => self.progress_due(execution),
             }
         }
         assert!(self.next_deadline().is_none_or(|deadline| deadline > self.effects.now));
+    }
+
+    /// Forgets an execution whose retention is over. One that the disk has for its readers stays
+    /// while they read, unless its place is needed.
+    fn retained(&mut self, execution: Handle) {
+        let e = self.registry.living_mut(execution);
+        fired(&mut e.timers.retention);
+        if e.spec.kept && e.audience.count() > 0 {
+            let again = e.spec.retention.max(limits::RETENTION_LOOK);
+            let timer = self.effects.arm(again, Timer::Retention(execution));
+            note(&mut e.timers.retention, timer);
+            return;
+        }
+        self.effects.counters.executions_forgotten += 1;
+        self.forget(execution);
     }
 
     fn time_out(&mut self, execution: Handle, timeout: Timeout) {
