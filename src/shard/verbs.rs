@@ -166,11 +166,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
     /// The journal has no room for the record, or is broken.
     pub(crate) fn delete_kept(&mut self, id: ExecutionId) -> Result<Option<Lsn>, Refused> {
         let now = self.now;
-        let kept = self.run_of(id).and_then(|run| run.kept);
-        let (Some(kept), Some(keeping)) = (kept, self.keeping.as_deref_mut()) else {
-            return Ok(None);
-        };
-        keeping.delete(kept, now).map(Some)
+        self.keeping.as_deref_mut().map_or(Ok(None), |keeping| keeping.delete(id, now))
     }
 
     /// True if the disk has everything before this place.

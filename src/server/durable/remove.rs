@@ -88,9 +88,14 @@ fn take_away<R: Reactor + 'static>(
     }
     let (execution, marked) = (stream.execution, stream.marker);
     super::rest::make_present(shard, at).map_err(|_| Refused::Full)?;
-    // Its readers must not take this end for its own. It may be closed already.
+    // Its readers must not take this end for its own. A start must not, either, if the tombstone is
+    // lost: the description says it before. The stream may be closed already.
+    let is_running = shard.run_of(execution).is_some_and(|run| !run.has_verdict);
     shard.guests.durable.streams[at].state.is_gone = true;
-    let _ = shard.finish(execution, Err("the stream was removed"));
+    if is_running {
+        keep::note(shard, at)?;
+        let _ = shard.finish(execution, Err("the stream was removed"));
+    }
     let tombstone = executions::erase(shard, execution)?;
     if let Some(marked) = marked {
         marker::remove(shard, marked);

@@ -396,12 +396,14 @@ impl Keeping {
         self.journal.seek(kept, byte)
     }
 
-    /// Deletes an ended execution. Returns the place to which the disk has to be synced.
+    /// Deletes an ended execution, whether the engine still has it or not. Returns the place to
+    /// which the disk has to be synced; `None` if nothing of it is kept.
     ///
     /// # Errors
     /// [`Refused::Broken`]: the disk failed. [`Refused::Full`]: the disk takes no record at the
     /// moment, be it of the end of the execution or of its deletion.
-    pub fn delete(&mut self, kept: KeptId, now: Instant) -> Result<Lsn, Refused> {
+    pub fn delete(&mut self, id: ExecutionId, now: Instant) -> Result<Option<Lsn>, Refused> {
+        let Some(kept) = self.journal.find(id.to_bits()) else { return Ok(None) };
         if self.journal.fault().is_some() {
             return Err(Refused::Broken);
         }
@@ -413,7 +415,7 @@ impl Keeping {
         if !self.journal.delete(kept, moment) {
             return Err(Refused::Full);
         }
-        Ok(self.journal.appended_lsn())
+        Ok(Some(self.journal.appended_lsn()))
     }
 
     /// True if everything before this place is on the disk; an error if it never will be.
