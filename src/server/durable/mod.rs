@@ -72,7 +72,7 @@ pub(in crate::server) struct Durable {
     /// Streams whose executions are in the engine, with the time of a use, the oldest first.
     present: VecDeque<(usize, Instant)>,
     /// Removals whose answers wait for the disk.
-    removals: Vec<(Option<ConnectionId>, remove::Awaited)>,
+    removals: Vec<remove::Removal>,
     /// The shards that have to look at streams which have moved, one bit each.
     untold: u64,
 }
@@ -303,6 +303,10 @@ fn carry_out<R: Reactor + 'static>(
     if let DurableAsk::Create(creation) = ask {
         let creation = (*creation, counted);
         return create::create(shard, id, (key, found), creation, (host, &raw_path, principal));
+    }
+    let is_there = found.is_some_and(|at| !shard.guests.durable.streams[at].state.is_gone);
+    if ask == DurableAsk::Delete && !is_there && remove::join(shard, id, &key) {
+        return hub::wait(shard, id);
     }
     let Some(at) = found else { return refuse(shard, id, &crate::engine::NotFound.into()) };
     if shard.guests.durable.streams[at].state.is_gone {

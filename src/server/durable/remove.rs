@@ -1,6 +1,6 @@
 //! Removes streams: by request, at the end of their time, and with their last fork.
 
-use super::{Stream, keep, marker, not_kept, own_index, refuse, touch};
+use super::{Key, Stream, keep, marker, not_kept, own_index, refuse, touch};
 use crate::base::{ExecutionId, Instant};
 use crate::endpoint::durable::answer_refused;
 use crate::endpoint::{Answer, DurableHeaders};
@@ -24,14 +24,52 @@ pub(super) fn remove<R: Reactor + 'static>(
     }
 }
 
+/// A removal that waits for the disk.
+#[derive(Debug)]
+pub(super) struct Removal {
+    /// The connection that waits for it, if there is one.
+    connection: Option<ConnectionId>,
+    key: Key,
+    awaited: Awaited,
+}
+
+/// Lets a connection wait for the removal of a stream that is under way. Returns false without one.
+///
+/// The path is free already. An answer that says so would be wrong after a power cut.
+pub(super) fn join<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    key: &Key,
+) -> bool {
+    let removals = &mut shard.guests.durable.removals;
+    let awaited = removals.iter().find(|removal| removal.key == *key).map(|found| found.awaited);
+    let Some(awaited) = awaited else { return false };
+    removals.push(Removal { connection: Some(id), key: key.clone(), awaited });
+    true
+}
+
+/// Tells all that wait for the removal of a stream what the disk has to keep.
+fn note_taken<R: Reactor + 'static>(shard: &mut ServerShard<R>, key: &Key, awaited: Awaited) {
+    let all = shard.guests.durable.removals.iter_mut();
+    for removal in all.filter(|removal| removal.key == *key) {
+        if let Awaited::Room(..) = removal.awaited {
+            removal.awaited = awaited;
+        }
+    }
+}
+
 /// Begins to remove a stream, and notes the connection that waits for it.
 fn begin<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: Option<ConnectionId>,
     at: usize,
 ) -> Result<(), Refused> {
+    let key = shard.guests.durable.streams[at].key.clone();
     let awaited = match take_away(shard, at) {
-        Ok(awaited) => awaited,
+        Ok(awaited) => {
+            note_taken(shard, &key, awaited);
+            awaited
+        }
         Err(Refused::Full) => {
             // An append is on its way to the disk, or there is no room. It is tried again.
             let stream = &mut shard.guests.durable.streams[at];
@@ -43,7 +81,7 @@ fn begin<R: Reactor + 'static>(
             return Err(refused);
         }
     };
-    shard.guests.durable.removals.push((id, awaited));
+    shard.guests.durable.removals.push(Removal { connection: id, key, awaited });
     Ok(())
 }
 
@@ -110,13 +148,13 @@ fn try_again<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     execution: ExecutionId,
     until: Instant,
-    awaited: &mut Awaited,
 ) -> Result<bool, Refused> {
     let durable = &mut shard.guests.durable;
     let Some(&at) = durable.by_execution.get(&execution) else { return Ok(true) };
+    let key = durable.streams[at].key.clone();
     match take_away(shard, at) {
-        Ok(next) => {
-            *awaited = next;
+        Ok(awaited) => {
+            note_taken(shard, &key, awaited);
             Ok(false)
         }
         Err(Refused::Full) if shard.now < until => Ok(false),
@@ -209,23 +247,24 @@ fn postpone<R: Reactor + 'static>(shard: &mut ServerShard<R>, at: usize, deadlin
 
 /// Answers the removals that the disk keeps.
 pub(super) fn settle<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
-    for (id, mut awaited) in std::mem::take(&mut shard.guests.durable.removals) {
-        let is_kept = match awaited {
+    let mut at = 0;
+    while let Some(removal) = shard.guests.durable.removals.get(at) {
+        let is_kept = match removal.awaited {
             Awaited::Nothing => Ok(true),
-            Awaited::Room(execution, until) => try_again(shard, execution, until, &mut awaited),
+            Awaited::Room(execution, until) => try_again(shard, execution, until),
             Awaited::Tombstone(lsn) => shard.is_synced_to(lsn),
             Awaited::Opened(execution) => shard.is_durable_to(execution, 0),
             Awaited::Described(execution, lsn) => shard.is_amended(execution, lsn),
         };
         let answer = match is_kept {
             Ok(false) => {
-                shard.guests.durable.removals.push((id, awaited));
+                at += 1;
                 continue;
             }
             Ok(true) => Answer::durable(Status::NO_CONTENT, DurableHeaders::default(), Vec::new()),
             Err(refused) => answer_refused(&not_kept(refused)),
         };
-        if let Some(id) = id {
+        if let Some(id) = shard.guests.durable.removals.remove(at).connection {
             answer_waiting(shard, id, &answer);
         }
     }
