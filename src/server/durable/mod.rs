@@ -305,8 +305,11 @@ fn carry_out<R: Reactor + 'static>(
         return create::create(shard, id, (key, found), creation, (host, &raw_path, principal));
     }
     let is_there = found.is_some_and(|at| !shard.guests.durable.streams[at].state.is_gone);
-    if ask == DurableAsk::Delete && !is_there && remove::join(shard, id, &key) {
-        return hub::wait(shard, id);
+    if ask == DurableAsk::Delete
+        && !is_there
+        && let Some(answered) = remove::join(shard, id, &key)
+    {
+        return answered;
     }
     let Some(at) = found else { return refuse(shard, id, &crate::engine::NotFound.into()) };
     if shard.guests.durable.streams[at].state.is_gone {

@@ -33,19 +33,18 @@ pub(super) struct Removal {
     awaited: Awaited,
 }
 
-/// Lets a connection wait for the removal of a stream that is under way. Returns false without one.
+/// Lets a connection wait for the removal of a stream that is under way; `None` without one.
 ///
 /// The path is free already. An answer that says so would be wrong after a power cut.
 pub(super) fn join<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
     key: &Key,
-) -> bool {
+) -> Option<Answered> {
     let removals = &mut shard.guests.durable.removals;
-    let awaited = removals.iter().find(|removal| removal.key == *key).map(|found| found.awaited);
-    let Some(awaited) = awaited else { return false };
+    let awaited = removals.iter().find(|removal| removal.key == *key)?.awaited;
     removals.push(Removal { connection: Some(id), key: key.clone(), awaited });
-    true
+    Some(wait(shard, id))
 }
 
 /// Tells all that wait for the removal of a stream what the disk has to keep.

@@ -57,7 +57,7 @@ pub(in crate::sim) fn run_streams_seed(seed: u64, verbose: bool) -> Result<SeedS
 }
 
 /// The things that all clients share.
-struct Scene {
+struct Grounds {
     world: SimWorld,
     random: Random,
     address: ListenAddress,
@@ -70,7 +70,7 @@ struct Scene {
     verbose: bool,
 }
 
-impl Scene {
+impl Grounds {
     fn say(&self, words: impl FnOnce() -> String) {
         if self.verbose {
             println!("{:>14} ns: {}", self.world.now().nanos(), words());
@@ -106,7 +106,7 @@ struct Counts {
 }
 
 struct Play {
-    scene: Scene,
+    grounds: Grounds,
     disk: SimDisk,
     faults: SimFaults,
     disk_faults: DiskFaults,
@@ -126,7 +126,7 @@ struct Play {
 
 impl TimedPlay for Play {
     fn world(&mut self) -> &SimWorld {
-        &self.scene.world
+        &self.grounds.world
     }
 
     fn turn_once(&mut self) -> bool {
@@ -167,16 +167,16 @@ fn config(random: &mut Random, durability: Durability, segment_bytes: u32) -> Se
 
 /// Starts a server on the disk of the world.
 fn start(
-    scene: &mut Scene,
+    grounds: &mut Grounds,
     (durability, segment_bytes): (Durability, u32),
     actions_hash: &ActionsHash,
 ) -> Result<ServerShard<SimReactor>, String> {
-    let config = config(&mut scene.random, durability, segment_bytes);
-    let shard = ServerShard::over(SimReactor::new(&scene.world), config);
+    let config = config(&mut grounds.random, durability, segment_bytes);
+    let shard = ServerShard::over(SimReactor::new(&grounds.world), config);
     let mut shard = shard.map_err(|error| format!("a server does not start: {error}"))?;
     actions_hash.observe(&mut shard);
-    let listens = shard.listen(&scene.address, ListenOptions { shares_port: true });
-    scene.address = listens.map_err(|error| format!("{error}"))?;
+    let listens = shard.listen(&grounds.address, ListenOptions { shares_port: true });
+    grounds.address = listens.map_err(|error| format!("{error}"))?;
     Ok(shard)
 }
 
@@ -204,7 +204,7 @@ impl Play {
         let cut_chance = if random.chance(1, 4) { 0 } else { random.between(1, 30) };
         let address = "127.0.0.1:0".parse().expect("an address");
         let counts = Counts::default();
-        let mut scene = Scene {
+        let mut grounds = Grounds {
             world,
             random,
             address,
@@ -215,11 +215,11 @@ impl Play {
             verbose,
         };
         let actions_hash = ActionsHash::default();
-        let shard = start(&mut scene, (durability, segment_bytes), &actions_hash);
+        let shard = start(&mut grounds, (durability, segment_bytes), &actions_hash);
         let shard = Some(shard.expect("the disk is empty"));
         disk.set_faults(disk_faults.clone());
         Play {
-            scene,
+            grounds,
             disk,
             faults,
             disk_faults,
@@ -240,7 +240,7 @@ impl Play {
         for step in 0..STEPS {
             self.act().map_err(|text| format!("step {step}: {text}"))?;
             self.wait();
-            if self.scene.random.chance(1, 120) {
+            if self.grounds.random.chance(1, 120) {
                 let crash = self.draw_crash();
                 self.crash(crash).map_err(|text| format!("step {step}, {crash:?}: {text}"))?;
             }
@@ -257,13 +257,13 @@ impl Play {
         let mut hash = Fnv::default();
         hash.write_u64(self.actions_hash.get());
         hash.write_u64(self.disk.image_hash());
-        hash.write_u64(self.scene.world.now().nanos());
+        hash.write_u64(self.grounds.world.now().nanos());
         for record in &self.records {
             hash.write(&record.known);
         }
         let of_last = self.shard().counters();
         self.counters.merge(&of_last);
-        let counts = &self.scene.counts;
+        let counts = &self.grounds.counts;
         let happened = vec![
             ("streams", counts.creations),
             ("forks", counts.forks),
@@ -293,32 +293,32 @@ impl Play {
     }
 
     fn act(&mut self) -> Result<(), String> {
-        self.scene.moment += 1;
+        self.grounds.moment += 1;
         for at in 0..self.writers.len() {
-            if self.scene.random.chance(self.cut_chance, 2_000) {
-                self.writers[at].cut(&mut self.scene, &mut self.records);
+            if self.grounds.random.chance(self.cut_chance, 2_000) {
+                self.writers[at].cut(&mut self.grounds, &mut self.records);
             }
-            for _ in 0..=self.scene.random.below(4) {
-                self.writers[at].step(&mut self.scene, &mut self.records)?;
+            for _ in 0..=self.grounds.random.below(4) {
+                self.writers[at].step(&mut self.grounds, &mut self.records)?;
             }
         }
         for at in 0..self.readers.len() {
-            if self.scene.random.chance(self.cut_chance, 1_000) {
-                self.readers[at].cut(&mut self.scene);
+            if self.grounds.random.chance(self.cut_chance, 1_000) {
+                self.readers[at].cut(&mut self.grounds);
             }
-            for _ in 0..=self.scene.random.below(4) {
-                self.readers[at].step(&mut self.scene, &mut self.records)?;
+            for _ in 0..=self.grounds.random.below(4) {
+                self.readers[at].step(&mut self.grounds, &mut self.records)?;
             }
         }
         if self.disk.unsynced_count() == 0 {
-            self.safe = self.scene.moment;
+            self.safe = self.grounds.moment;
         }
         Ok(())
     }
 
     /// Lets time pass, sometimes so much that streams leave the engine.
     fn wait(&mut self) {
-        let random = &mut self.scene.random;
+        let random = &mut self.grounds.random;
         let pause = match random.below(60) {
             0 => (limits::DURABLE_IDLE + Duration::from_secs(1)).as_nanos() as u64,
             1 => 1 << random.between(28, 31),
@@ -334,19 +334,19 @@ impl Play {
     }
 
     fn draw_crash(&mut self) -> Crash {
-        [Crash::Process, Crash::Power][self.scene.random.below(2) as usize]
+        [Crash::Process, Crash::Power][self.grounds.random.below(2) as usize]
     }
 
     /// Ends the process or the power, and starts another server. Compares everything.
     fn crash(&mut self, crash: Crash) -> Result<(), String> {
-        self.scene.say(|| format!("{crash:?}"));
-        self.scene.counts.crashes += 1;
-        self.scene.counts.power_cuts += u64::from(crash == Crash::Power);
+        self.grounds.say(|| format!("{crash:?}"));
+        self.grounds.counts.crashes += 1;
+        self.grounds.counts.power_cuts += u64::from(crash == Crash::Power);
         for writer in &mut self.writers {
-            writer.cut(&mut self.scene, &mut self.records);
+            writer.cut(&mut self.grounds, &mut self.records);
         }
         for reader in &mut self.readers {
-            reader.cut(&mut self.scene);
+            reader.cut(&mut self.grounds);
         }
         self.disk.crash(crash);
         self.disk.set_faults(DiskFaults::NONE);
@@ -355,13 +355,13 @@ impl Play {
         old.keeping = None; // It writes nothing more: its process is gone.
         drop(old);
         let place = (self.durability, self.segment_bytes);
-        self.shard = Some(start(&mut self.scene, place, &self.actions_hash)?);
+        self.shard = Some(start(&mut self.grounds, place, &self.actions_hash)?);
         self.audit(crash == Crash::Power && self.durability == Durability::Written)
     }
 
     /// Lets all clients come to an end.
     fn calm_down(&mut self) -> Result<(), String> {
-        (self.cut_chance, self.scene.is_calm) = (0, true);
+        (self.cut_chance, self.grounds.is_calm) = (0, true);
         for round in 0..CALM_ROUNDS_MAX {
             self.act()?;
             self.turn();
@@ -369,7 +369,7 @@ impl Play {
             let are_idle = self.readers.iter().all(Reader::is_idle);
             if are_idle && self.writers.iter().all(|writer| writer.task.is_none()) {
                 for reader in &mut self.readers {
-                    reader.cut(&mut self.scene);
+                    reader.cut(&mut self.grounds);
                 }
                 self.pass(1_000_000_000);
                 return Ok(());

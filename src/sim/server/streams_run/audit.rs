@@ -1,8 +1,8 @@
 //! The comparison of all streams with their records, with or without a crash before it.
 //!
-//! Everything that was answered is there. After a power cut, a server that answers what is only
-//! written may have lost the end of it: what was answered after the last sync. Nothing is there
-//! that was asked for after the answer to something that is lost.
+//! Everything that was answered is there. With a power cut, a server that answers what is only
+//! written may lose what it has answered since the last sync. Nothing is there that was asked for
+//! after the answer to something that is lost.
 
 use super::Play;
 use super::record::{Mark, Record, State};
@@ -51,11 +51,11 @@ impl Play {
     /// Compares all streams with their records. `may_lose` is true after a crash that may cost what
     /// was answered.
     pub(super) fn audit(&mut self, may_lose: bool) -> Result<(), String> {
-        self.scene.world.set_faults(SimFaults::NONE);
+        self.grounds.world.set_faults(SimFaults::NONE);
         self.disk.set_faults(DiskFaults::NONE);
         self.compare_all(may_lose)?;
         self.disk.set_faults(self.disk_faults.clone());
-        self.scene.world.set_faults(self.faults.clone());
+        self.grounds.world.set_faults(self.faults.clone());
         Ok(())
     }
 
@@ -75,7 +75,7 @@ impl Play {
         }
         self.drop_forks();
         for (answered, what) in &losses.lost {
-            self.scene.say(|| format!("{what} is lost"));
+            self.grounds.say(|| format!("{what} is lost"));
             if *answered <= self.safe {
                 return Err(format!("{what} is lost, and was synced"));
             }
@@ -83,7 +83,7 @@ impl Play {
                 return Err(format!("{what} is lost, and something later is there"));
             }
         }
-        self.scene.counts.lost += losses.lost.len() as u64;
+        self.grounds.counts.lost += losses.lost.len() as u64;
         for reader in &mut self.readers {
             reader.go_back(&self.records);
         }
@@ -91,7 +91,7 @@ impl Play {
             self.check_offsets(at, found[at])?;
             self.check_removed(at, &found)?;
         }
-        self.scene.counts.audits += 1;
+        self.grounds.counts.audits += 1;
         Ok(())
     }
 
@@ -99,11 +99,11 @@ impl Play {
     fn ask(&mut self, request: &str) -> Result<Exchange, String> {
         let mut last = String::new();
         for _ in 0..ATTEMPTS_MAX {
-            let scene = &mut self.scene;
-            if let Some(mut exchange) = Exchange::begin(&scene.world, &scene.address, request) {
+            let grounds = &mut self.grounds;
+            if let Some(mut exchange) = Exchange::begin(&grounds.world, &grounds.address, request) {
                 for turn in 0..TURNS_MAX {
                     for _ in 0..STEPS_PER_TURN {
-                        exchange.step(&self.scene.world, &mut self.scene.random)?;
+                        exchange.step(&self.grounds.world, &mut self.grounds.random)?;
                     }
                     if exchange.outcome.is_some() {
                         break;
@@ -111,7 +111,7 @@ impl Play {
                     self.turn();
                     self.pass(1 << (14 + turn.min(10)));
                 }
-                exchange.close(&self.scene.world);
+                exchange.close(&self.grounds.world);
                 let is_busy = matches!(exchange.status, Some(429 | 503));
                 match exchange.outcome {
                     None => return Err(format!("no answer: {request}")),
@@ -163,7 +163,7 @@ impl Play {
                 && (task.stream, task.ask) == (at, ask)
             {
                 task.carried = carried;
-                self.scene.counts.settled += 1;
+                self.grounds.counts.settled += 1;
             }
         }
     }
@@ -201,7 +201,7 @@ impl Play {
 
     /// Compares a stream that is there with its record.
     fn compare(&mut self, at: usize, seen: &Seen, losses: &mut Losses) -> Result<(), String> {
-        let now = self.scene.moment;
+        let now = self.grounds.moment;
         let record = &mut self.records[at];
         if record.pieces[0].state == State::Absent {
             return Err("it was never created".to_owned());
@@ -316,7 +316,7 @@ impl Play {
             .chain(record.marks.iter().map(|(offset, place)| (*offset, *place)))
             .collect();
         for _ in 0..all.len().min(3) {
-            let (offset, place) = all[self.scene.random.below(all.len() as u64) as usize];
+            let (offset, place) = all[self.grounds.random.below(all.len() as u64) as usize];
             let (_, seen) = self.read_from(at, Offset(offset).to_string())?;
             let seen = seen.map(|seen| seen.content).unwrap_or_default();
             let record = &self.records[at];
@@ -325,7 +325,7 @@ impl Play {
                 let count = seen.len();
                 return Err(format!("{path} has {count} bytes from {offset}, {place} of {bytes}"));
             }
-            self.scene.counts.offsets += 1;
+            self.grounds.counts.offsets += 1;
         }
         Ok(())
     }
@@ -345,7 +345,7 @@ impl Play {
         for _ in 0..ATTEMPTS_MAX {
             status = self.ask(&request)?.status.unwrap_or(0);
             if status == expected {
-                self.scene.counts.kept_for_forks += u64::from(is_needed);
+                self.grounds.counts.kept_for_forks += u64::from(is_needed);
                 return Ok(());
             }
             self.pass(1 << 24); // Its removal may wait for the disk.

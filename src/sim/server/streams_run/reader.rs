@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::Scene;
+use super::Grounds;
 use super::record::Record;
 use crate::sim::server::exchange::{Exchange, Outcome};
 use crate::wire::durable::Offset;
@@ -47,17 +47,17 @@ struct Asked {
 
 impl Reader {
     /// Chooses a stream, or reads a part of it.
-    pub fn step(&mut self, scene: &mut Scene, records: &mut [Record]) -> Result<(), String> {
+    pub fn step(&mut self, grounds: &mut Grounds, records: &mut [Record]) -> Result<(), String> {
         let Some(asked) = &mut self.asked else {
-            if !scene.is_calm && scene.random.chance(1, 3) {
-                self.begin(scene, records);
+            if !grounds.is_calm && grounds.random.chance(1, 3) {
+                self.begin(grounds, records);
             }
             return Ok(());
         };
-        let stepped = asked.exchange.step(&scene.world, &mut scene.random);
+        let stepped = asked.exchange.step(&grounds.world, &mut grounds.random);
         if stepped.is_err() && (self.way, asked.exchange.status) == (Way::Head, Some(408)) {
             // The server has not read yet that this is a HEAD. Its answer has a body.
-            self.cut(scene);
+            self.cut(grounds);
             return Ok(());
         }
         stepped?;
@@ -65,16 +65,16 @@ impl Reader {
         if asked.exchange.is_stream {
             let body = std::mem::take(&mut asked.exchange.body);
             let read = read_events(asked, record, (&mut self.offset, &mut self.place), &body);
-            scene.counts.events += read?;
+            grounds.counts.events += read?;
         }
         let Some(outcome) = asked.exchange.outcome else { return Ok(()) };
         let asked = self.asked.take().expect("it was just there");
-        asked.exchange.close(&scene.world);
+        asked.exchange.close(&grounds.world);
         if outcome == Outcome::Cut {
             return Ok(());
         }
         if !asked.exchange.is_stream {
-            self.take(&asked, scene, record).map_err(|text| {
+            self.take(&asked, grounds, record).map_err(|text| {
                 let (offset, way) = (self.offset, self.way);
                 format!("{}, {way:?} from {offset}: {text}", record.path)
             })?;
@@ -88,10 +88,10 @@ impl Reader {
     }
 
     /// Ends the connection, or loses it to a crash.
-    pub fn cut(&mut self, scene: &mut Scene) {
+    pub fn cut(&mut self, grounds: &mut Grounds) {
         if let Some(mut asked) = self.asked.take() {
-            asked.exchange.leave(&scene.world, &mut scene.random);
-            scene.counts.cuts += 1;
+            asked.exchange.leave(&grounds.world, &mut grounds.random);
+            grounds.counts.cuts += 1;
         }
     }
 
@@ -103,8 +103,8 @@ impl Reader {
         }
     }
 
-    fn begin(&mut self, scene: &mut Scene, records: &[Record]) {
-        let random = &mut scene.random;
+    fn begin(&mut self, grounds: &mut Grounds, records: &[Record]) {
+        let random = &mut grounds.random;
         if records.is_empty() {
             return;
         }
@@ -133,7 +133,7 @@ impl Reader {
             Way::LongPoll => record.request("GET", &format!("?offset={offset}&live=long-poll")),
             Way::Events => record.request("GET", &format!("?offset={offset}&live=sse")),
         };
-        let Some(exchange) = Exchange::begin(&scene.world, &scene.address, &request) else {
+        let Some(exchange) = Exchange::begin(&grounds.world, &grounds.address, &request) else {
             return;
         };
         self.asked = Some(Asked {
@@ -150,11 +150,11 @@ impl Reader {
     fn take(
         &mut self,
         asked: &Asked,
-        scene: &mut Scene,
+        grounds: &mut Grounds,
         record: &mut Record,
     ) -> Result<(), String> {
         let Exchange { status, said, body, .. } = &asked.exchange;
-        let counts = &mut scene.counts;
+        let counts = &mut grounds.counts;
         match status {
             Some(200) if self.way != Way::Head => {
                 let bytes = record.bytes_of(body)?;

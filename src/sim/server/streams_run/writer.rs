@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::record::{Mark, Piece, Record, Removal, State, draw_body};
-use super::{Counts, Scene};
+use super::{Counts, Grounds};
 use crate::base::{Instant, Random};
 use crate::sim::server::exchange::{Exchange, Outcome, StreamHeaders};
 
@@ -60,15 +60,15 @@ enum Judged {
 
 impl Writer {
     /// Chooses a request, sends a part of it, or takes an answer.
-    pub fn step(&mut self, scene: &mut Scene, records: &mut Vec<Record>) -> Result<(), String> {
+    pub fn step(&mut self, grounds: &mut Grounds, records: &mut Vec<Record>) -> Result<(), String> {
         let Some(task) = &mut self.task else {
-            if !scene.is_calm && scene.random.chance(1, 3) {
-                self.task = self.choose(scene, records);
+            if !grounds.is_calm && grounds.random.chance(1, 3) {
+                self.task = self.choose(grounds, records);
             }
             return Ok(());
         };
         let Some(exchange) = &mut task.exchange else {
-            if scene.world.now() < task.not_before {
+            if grounds.world.now() < task.not_before {
                 return Ok(());
             }
             let record = &records[task.stream];
@@ -79,24 +79,24 @@ impl Writer {
                     record.request_of(at, source)
                 }
             };
-            task.exchange = Exchange::begin(&scene.world, &scene.address, &request);
+            task.exchange = Exchange::begin(&grounds.world, &grounds.address, &request);
             return Ok(());
         };
-        exchange.step(&scene.world, &mut scene.random)?;
+        exchange.step(&grounds.world, &mut grounds.random)?;
         let Some(outcome) = exchange.outcome else { return Ok(()) };
         let exchange = task.exchange.take().expect("it was just there");
-        exchange.close(&scene.world);
+        exchange.close(&grounds.world);
         match outcome {
             Outcome::Cut => {
-                self.lose_answer(scene, records);
+                self.lose_answer(grounds, records);
                 Ok(())
             }
             Outcome::Complete => {
                 let status = exchange.status.unwrap_or(0);
                 let body = String::from_utf8_lossy(&exchange.body).into_owned();
-                scene.say(|| format!("writer {} has {status}: {body}", self.number));
+                grounds.say(|| format!("writer {} has {status}: {body}", self.number));
                 let task = self.task.as_ref().expect("it was just there");
-                let judged = judge(records, task, status, &body, &mut scene.counts);
+                let judged = judge(records, task, status, &body, &mut grounds.counts);
                 let judged = judged.ok_or_else(|| {
                     let (ask, carried) = (task.ask, task.carried);
                     let path = &records[task.stream].path;
@@ -104,25 +104,25 @@ impl Writer {
                         "{path}: {ask:?}, carried out: {carried:?}, was answered {status} {body}"
                     )
                 })?;
-                self.take(judged, exchange.said, status, scene, records);
+                self.take(judged, exchange.said, status, grounds, records);
                 Ok(())
             }
         }
     }
 
     /// Ends the connection, or loses it to a crash.
-    pub fn cut(&mut self, scene: &mut Scene, records: &mut [Record]) {
+    pub fn cut(&mut self, grounds: &mut Grounds, records: &mut [Record]) {
         if let Some(mut exchange) = self.task.as_mut().and_then(|task| task.exchange.take()) {
-            exchange.leave(&scene.world, &mut scene.random);
-            scene.counts.cuts += 1;
-            self.lose_answer(scene, records);
+            exchange.leave(&grounds.world, &mut grounds.random);
+            grounds.counts.cuts += 1;
+            self.lose_answer(grounds, records);
         }
     }
 
-    fn lose_answer(&mut self, scene: &Scene, records: &mut [Record]) {
+    fn lose_answer(&mut self, grounds: &Grounds, records: &mut [Record]) {
         let Some(task) = &mut self.task else { return };
         task.carried = Carried::Unknown;
-        task.not_before = scene.world.now() + REPEATED_AFTER;
+        task.not_before = grounds.world.now() + REPEATED_AFTER;
         if let Ask::Piece(at) = task.ask
             && at > 0
             && records[task.stream].pieces[at].mark == Mark::Plain
@@ -138,14 +138,14 @@ impl Writer {
         judged: Judged,
         said: StreamHeaders,
         status: u16,
-        scene: &mut Scene,
+        grounds: &mut Grounds,
         records: &mut [Record],
     ) {
         let task = self.task.as_mut().expect("it was just answered");
         let state = match judged {
             Judged::Busy => {
-                scene.counts.busy += 1;
-                task.not_before = scene.world.now() + REPEATED_AFTER;
+                grounds.counts.busy += 1;
+                task.not_before = grounds.world.now() + REPEATED_AFTER;
                 return;
             }
             Judged::There => State::There,
@@ -154,12 +154,12 @@ impl Writer {
         };
         let record = &mut records[task.stream];
         let is_there = state == State::There;
-        let answered = is_there.then_some(scene.moment);
+        let answered = is_there.then_some(grounds.moment);
         match task.ask {
             Ask::Remove => {
                 let removal = record.removal.as_mut().expect("it was asked for");
                 (removal.state, removal.answered) = (state, answered);
-                scene.counts.removals += 1;
+                grounds.counts.removals += 1;
             }
             Ask::Piece(at) => {
                 let piece = &mut record.pieces[at];
@@ -172,23 +172,23 @@ impl Writer {
                 if let (true, Mark::Producer { writer, epoch, seq }) = (is_there, piece.mark) {
                     record.producers[writer] = (epoch, seq + 1);
                 }
-                scene.counts.appends += u64::from(is_there && at > 0);
-                scene.counts.creations += u64::from(is_there && at == 0);
-                scene.counts.closings += u64::from(is_there && piece.closes);
-                scene.counts.doubtful += u64::from(state == State::Doubtful);
+                grounds.counts.appends += u64::from(is_there && at > 0);
+                grounds.counts.creations += u64::from(is_there && at == 0);
+                grounds.counts.closings += u64::from(is_there && piece.closes);
+                grounds.counts.doubtful += u64::from(state == State::Doubtful);
             }
         }
         self.task = None;
     }
 
-    fn choose(&self, scene: &mut Scene, records: &mut Vec<Record>) -> Option<Task> {
-        let random = &mut scene.random;
+    fn choose(&self, grounds: &mut Grounds, records: &mut Vec<Record>) -> Option<Task> {
+        let random = &mut grounds.random;
         let left = records.iter().filter(|record| !record.is_removed()).count();
         let usable: Vec<usize> = (0..records.len()).filter(|at| records[*at].is_usable()).collect();
         let drawn = usable.get(random.below(usable.len().max(1) as u64) as usize).copied();
         let (stream, ask) = match (drawn, random.below(24)) {
             (None, _) | (_, 0..=2) if left < STREAMS_MAX => {
-                self.create(drawn, scene, records);
+                self.create(drawn, grounds, records);
                 (records.len() - 1, Ask::Piece(0))
             }
             (Some(at), 3) if usable.len() > 2 && random.chance(1, 2) => {
@@ -200,13 +200,13 @@ impl Writer {
                 if is_over && !random.chance(1, 8) {
                     return None;
                 }
-                let piece = self.append(random, scene.moment, &mut records[at]);
+                let piece = self.append(random, grounds.moment, &mut records[at]);
                 records[at].pieces.push(piece);
                 (at, Ask::Piece(records[at].pieces.len() - 1))
             }
             _ => return None,
         };
-        scene.say(|| {
+        grounds.say(|| {
             let record = &records[stream];
             let piece = match ask {
                 Ask::Piece(at) => record.pieces.get(at),
@@ -216,13 +216,13 @@ impl Writer {
                 piece.map(|piece| (piece.mark, piece.bytes.len(), piece.closes, record.source));
             format!("writer {} begins {} {ask:?} {what:?}", self.number, record.path)
         });
-        let not_before = scene.world.now();
+        let not_before = grounds.world.now();
         Some(Task { stream, ask, carried: Carried::No, exchange: None, not_before })
     }
 
     /// Enters a new stream, which may be a fork of another one.
-    fn create(&self, source: Option<usize>, scene: &mut Scene, records: &mut Vec<Record>) {
-        let random = &mut scene.random;
+    fn create(&self, source: Option<usize>, grounds: &mut Grounds, records: &mut Vec<Record>) {
+        let random = &mut grounds.random;
         let path = format!("{}/{}", ["a", "b/c"][records.len() % 2], records.len());
         let fork = source.filter(|_| random.chance(1, 2)).and_then(|at| {
             let marks: Vec<(u64, usize)> =
@@ -239,14 +239,14 @@ impl Writer {
             false => (Vec::new(), Vec::new()),
         };
         let closes = random.chance(1, 20);
-        let first = Piece::new(body, bytes, Mark::Plain, closes, scene.moment);
-        let mut record = Record::new(path, is_json, scene.writer_count, first);
+        let first = Piece::new(body, bytes, Mark::Plain, closes, grounds.moment);
+        let mut record = Record::new(path, is_json, grounds.writer_count, first);
         if let Some((at, (offset, place))) = fork {
             record.source = Some((at, offset));
             record.inherited = records[at].known[..place].to_vec();
             record.known.clone_from(&record.inherited);
             record.marks = records[at].marks.range(..=offset).map(|(o, p)| (*o, *p)).collect();
-            scene.counts.forks += 1;
+            grounds.counts.forks += 1;
         }
         record.marks.insert(0, 0);
         records.push(record);
