@@ -194,9 +194,15 @@ pub(super) fn drop_entry<R: Reactor + 'static>(shard: &mut ServerShard<R>, at: u
     }
     let Some(source) = source else { return };
     let durable = &mut shard.guests.durable;
-    durable.streams[source].fork_count -= 1;
-    if durable.streams[source].fork_count == 0 && durable.streams[source].state.is_gone {
-        let _ = take_away(shard, source); // The next start tries again.
+    let stream = &mut durable.streams[source];
+    stream.fork_count -= 1;
+    if stream.fork_count == 0 && stream.state.is_gone {
+        let (key, execution) = (stream.key.clone(), stream.execution);
+        if let Err(Refused::Full) = take_away(shard, source) {
+            // Its end has to get to the disk first. Nobody waits for that.
+            let awaited = Awaited::Room(execution, Instant::FAR);
+            shard.guests.durable.removals.push(Removal { connection: None, key, awaited });
+        }
     }
 }
 
