@@ -182,8 +182,10 @@ fn source_of<R: Reactor + 'static>(
     let origin = match (fork.sub_offset, config.mode()) {
         (0, _) => Some(anchor),
         (_, Mode::Json) => counted,
-        (bytes, _) => anchor.checked_add(bytes).filter(|origin| *origin <= stream.state.tail),
+        (bytes, _) => anchor.checked_add(bytes),
     };
+    // Another stream may be at the path of the source since the messages were counted.
+    let origin = origin.filter(|origin| *origin <= stream.state.tail);
     let too_far = || invalid("stream-fork-sub-offset", "the source is not that long");
     let origin = origin.ok_or_else(too_far)?;
     Ok(Source { at, anchor, origin })
