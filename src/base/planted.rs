@@ -90,6 +90,10 @@ pub enum Planted {
     WriteCoversEarlier = 40,
     /// The journal has no record of the producer of a short append.
     ProducerNotKept = 41,
+    /// Readers are given a part of an append that a crash may cut off.
+    PartOfAppendShown = 42,
+    /// The description of an append gets to the journal before the chunks of the one before.
+    DescribedTooEarly = 43,
 }
 
 /// True if this bug is the chosen one.
@@ -148,11 +152,11 @@ impl Planted {
 
     /// True if the campaign of Durable Streams has to find it.
     pub fn is_of_streams(self) -> bool {
-        self == Planted::ProducerNotKept
+        self as u8 >= Planted::ProducerNotKept as u8
     }
 
     /// Every bug.
-    pub const ALL: [Planted; 41] = [
+    pub const ALL: [Planted; 43] = [
         Planted::ClaimAfterWrite,
         Planted::DataWrapBeforeSlotWrap,
         Planted::TailOffByOne,
@@ -194,5 +198,7 @@ impl Planted {
         Planted::ShownBeforeDurable,
         Planted::WriteCoversEarlier,
         Planted::ProducerNotKept,
+        Planted::PartOfAppendShown,
+        Planted::DescribedTooEarly,
     ];
 }

@@ -114,6 +114,12 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
         journal::suspend(self, id)
     }
 
+    /// True if the journal has all chunks of an execution that were published, on the disk or not.
+    #[allow(dead_code, reason = "only guests with streams of their own use it")]
+    pub(crate) fn has_recorded(&self, id: ExecutionId) -> bool {
+        self.run_of(id).is_none_or(journal::has_recorded)
+    }
+
     /// Changes what the guests know of an open execution after a restart. The last change counts.
     /// Its record precedes the chunks that are published later. Returns its place, for
     /// [`Shard::is_amended`]. It is on its way to the disk at the end of the turn.

@@ -35,8 +35,8 @@ pub(super) fn append<R: Reactor + 'static>(
         let error = ApiError::new(Status::SERVICE_UNAVAILABLE, "busy", text);
         return refuse(shard, id, &error.retry_after(limits::BUSY_RETRY_AFTER));
     }
-    if stream.publishing.is_some() {
-        stream.waiting.push_back((Some(id), appended));
+    if !is_ready(shard, at) {
+        shard.guests.durable.streams[at].waiting.push_back((Some(id), appended));
         return wait(shard, id);
     }
     match begin(shard, Some(id), at, *appended) {
@@ -62,14 +62,24 @@ pub(in crate::server) fn append_wake<R: Reactor + 'static>(
     }
     let media_type = Some(stream.state.config.media_type.clone());
     let appended = Box::new(Appended { media_type, body: message, ..Appended::default() });
-    if stream.publishing.is_some() {
-        stream.waiting.push_back((None, appended));
+    if !is_ready(shard, at) {
+        shard.guests.durable.streams[at].waiting.push_back((None, appended));
         return Ok(());
     }
     match begin(shard, None, at, *appended) {
         None => Ok(()),
         Some(_) => Err("it takes nothing"),
     }
+}
+
+/// True if an append may begin (Q2). Otherwise it waits: the last one is looked at again when the
+/// disk has it.
+fn is_ready<R: Reactor + 'static>(shard: &ServerShard<R>, at: usize) -> bool {
+    let stream = &shard.guests.durable.streams[at];
+    stream.publishing.is_none()
+        && (stream.unconfirmed.is_empty()
+            || shard.has_recorded(stream.execution)
+            || planted(Planted::DescribedTooEarly))
 }
 
 /// Begins an append. Returns the answer if it was refused. Without a connection it is one of the
@@ -98,7 +108,7 @@ fn begin<R: Reactor + 'static>(
     let has_producer = appended.producer.is_some() && !planted(Planted::ProducerNotKept);
     let is_plain = !has_producer && appended.seq.is_none() && !appended.closes;
     let is_one_chunk = messages.len() <= 1 && bytes <= limits::DURABLE_CHUNK_BYTES;
-    let is_described = !(is_plain && is_one_chunk);
+    let is_described = !(is_plain && is_one_chunk) || stream.is_undescribed;
     let before = is_described.then(|| stream.state.clone());
     stream.state.accept(&appended, bytes as u64);
     if let Some(before) = before
@@ -108,8 +118,14 @@ fn begin<R: Reactor + 'static>(
         return Some(answer_refused(&not_kept(refused)));
     }
     let stream = &mut shard.guests.durable.streams[at];
+    stream.is_undescribed = false;
     stream.tail.position.set(stream.state.tail);
-    stream.tail.is_closed.set(stream.state.closed.is_some());
+    if bytes > 0 {
+        stream.tail.ends.borrow_mut().push_back(stream.state.tail);
+        // The disk has the description before the last chunk. An append without chunks closes the
+        // stream when the disk has the end of the execution.
+        stream.tail.is_closed.set(stream.state.closed.is_some());
+    }
     stream.publishing = Some(Publishing {
         connection: id,
         is_silent: id.is_none(),
@@ -235,7 +251,7 @@ fn confirm<R: Reactor + 'static>(shard: &mut ServerShard<R>, at: usize) {
         let next = stream.unconfirmed.pop_front().expect("it was just there");
         let answer = match is_kept {
             Ok(_) => {
-                stream.shown = stream.shown.max(next.position);
+                stream.tail.show(next.position);
                 show_tail(shard, at, next.position, next.is_silent);
                 next.answer
             }
@@ -282,18 +298,19 @@ pub(super) fn look_at_shown<R: Reactor + 'static>(shard: &mut ServerShard<R>, at
         .unconfirmed
         .iter()
         .take_while(|next| is_kept(shard, stream.execution, next.seq, false) == Ok(true));
-    let shown = kept.map(|next| next.position).fold(stream.shown, u64::max);
-    shard.guests.durable.streams[at].shown = shown;
-    shown
+    if let Some(position) = kept.map(|next| next.position).last() {
+        stream.tail.show(position);
+    }
+    stream.tail.shown.get()
 }
 
 /// Begins the appends that wait, as long as there is room.
 fn begin_next<R: Reactor + 'static>(shard: &mut ServerShard<R>, at: usize) {
     loop {
-        let stream = &mut shard.guests.durable.streams[at];
-        if stream.publishing.is_some() {
+        if !is_ready(shard, at) {
             return;
         }
+        let stream = &mut shard.guests.durable.streams[at];
         let Some((id, appended)) = stream.waiting.pop_front() else { return };
         if id.is_some_and(|id| shard.guests.hub.connection(id).is_none()) {
             continue; // Nothing of it was accepted.

@@ -165,8 +165,9 @@ fn source_of<R: Reactor + 'static>(
         let error = ApiError::new(Status::BAD_REQUEST, "invalid_parameter", text);
         return Err(error.limit(limits::DURABLE_FORKS_MAX as u64));
     }
-    let stream = &shard.guests.durable.streams[at];
-    let config = &stream.state.config;
+    // A crash may cut off what is behind that.
+    let shown = append::look_at_shown(shard, at);
+    let config = &shard.guests.durable.streams[at].state.config;
     if media_type.is_some_and(|media_type| !state::is_same_type(media_type, &config.media_type)) {
         let text = format!("content-type: the source has {}", config.media_type);
         return Err(conflict("type_mismatch", &text).field("content-type"));
@@ -175,8 +176,8 @@ fn source_of<R: Reactor + 'static>(
         let text = format!("{field}: {text}");
         ApiError::new(Status::BAD_REQUEST, "invalid_parameter", text).field(field)
     };
-    let Offset(anchor) = fork.offset.unwrap_or(Offset(stream.state.tail));
-    if anchor > stream.state.tail {
+    let Offset(anchor) = fork.offset.unwrap_or(Offset(shown));
+    if anchor > shown {
         return Err(invalid("stream-fork-offset", "the source is not that long"));
     }
     let origin = match (fork.sub_offset, config.mode()) {
@@ -185,7 +186,7 @@ fn source_of<R: Reactor + 'static>(
         (bytes, _) => anchor.checked_add(bytes),
     };
     // Another stream may be at the path of the source since the messages were counted.
-    let origin = origin.filter(|origin| *origin <= stream.state.tail);
+    let origin = origin.filter(|origin| *origin <= shown);
     let too_far = || invalid("stream-fork-sub-offset", "the source is not that long");
     let origin = origin.ok_or_else(too_far)?;
     Ok(Source { at, anchor, origin })
@@ -209,7 +210,10 @@ fn insert<R: Reactor + 'static>(
     let origin = source.map_or(0, |source| source.origin);
     let unopened = ExecutionId::from_bits(0);
     let mut stream = Stream::new(key.clone(), state, unopened, origin, now);
-    stream.shown = origin; // The disk has nothing of its own yet.
+    // The disk has nothing of its own yet.
+    stream.tail.shown.set(origin);
+    stream.tail.is_closed.set(stream.state.closed.is_some() && stream.state.tail > origin);
+    stream.tail.ends.borrow_mut().push_back(stream.state.tail);
     if let Some(source) = source {
         durable.streams[source.at].fork_count += 1;
         stream.source = Some(source.at);

@@ -2,6 +2,7 @@
 //! messages. The messages are read, from the disk if need be, and counted. After that the fork is
 //! created.
 
+use super::append::look_at_shown;
 use super::reader::{Goal, Reader};
 use super::{DurableCall, carry_out, find, key_of, read, refuse, rest, touch};
 use crate::base::Principal;
@@ -44,9 +45,10 @@ pub(super) fn wanted<R: Reactor + 'static>(
     let own = key_of(shard, principal, call.path.clone());
     let at = find(shard, &key)?;
     let is_new = find(shard, &own).is_none();
+    let shown = look_at_shown(shard, at);
     let state = &shard.guests.durable.streams[at].state;
     let is_wanted = is_new && !state.is_gone && state.config.mode() == Mode::Json;
-    (is_wanted && anchor < state.tail).then_some(Wanted { at, anchor, count })
+    (is_wanted && anchor < shown).then_some(Wanted { at, anchor, count })
 }
 
 /// Counts the messages that a request needs, and then carries it out.
@@ -65,14 +67,11 @@ pub(super) fn count<R: Reactor + 'static>(
     if parts.last().is_none_or(|part| part.origin > anchor) {
         return refuse(shard, id, &read::is_lost());
     }
-    let (tail, until) = (stream.tail.clone(), stream.state.tail);
+    let (tail, until) = (stream.tail.clone(), stream.tail.shown.get());
     let goal = Goal::Messages { left: count, until };
     let forking = Some(Box::new(Forking { call, principal }));
-    let reader = Reader {
-        position: anchor,
-        forking,
-        ..Reader::new(Some(at), tail, Mode::Json, parts, goal)
-    };
+    let mut reader = Reader::new((Some(at), tail), Mode::Json, anchor, parts, goal);
+    reader.forking = forking;
     read::gather(shard, id, reader, false)
 }
 

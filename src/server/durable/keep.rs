@@ -182,7 +182,8 @@ pub(in crate::server) fn fill<R: Reactor + 'static>(shard: &mut ServerShard<R>, 
     let unused: Vec<usize> = unused.map(|(at, _)| at).collect();
     for at in reverted {
         // Appends that follow are not those that the old description speaks of.
-        let _ = note(shard, at); // If the disk takes nothing, no append follows.
+        let noted = note(shard, at);
+        shard.guests.durable.streams[at].is_undescribed = noted.is_err();
     }
     // The creation of the first ones was not answered. The others have lost their last fork.
     for at in unborn.into_iter().chain(unused) {

@@ -15,7 +15,8 @@
 //!
 //! Invariants:
 //! - Q1: an append is answered after everything before it, and once it is kept.
-//! - Q2: appends to one stream are published one after the other.
+//! - Q2: appends to one stream are published one after the other. An append begins when the journal
+//!   has all chunks of the one before, because its description precedes its own chunks only.
 //! - Q3: a stream with forks keeps its execution and its path, even after its removal.
 
 mod append;
@@ -88,11 +89,11 @@ struct Stream {
     origin: u64,
     /// Number of streams that begin with this one.
     fork_count: u32,
+    /// True if the last description on the disk is of an append that a crash has cut off.
+    is_undescribed: bool,
     /// The execution whose record says that this stream was removed after its end.
     marker: Option<ExecutionId>,
     tail: Rc<Tail>,
-    /// The position behind everything that is kept.
-    shown: u64,
     /// The same for all shards, once there is an execution.
     head: Option<Arc<StreamHead>>,
     /// The append that is being published, and those that wait for it.
@@ -118,16 +119,17 @@ impl Stream {
     ) -> Stream {
         let tail = Rc::new(Tail::default());
         tail.position.set(state.tail);
+        tail.shown.set(state.tail);
         tail.is_closed.set(state.closed.is_some());
         tail.voids.replace(state.voids.clone());
         Stream {
             key,
-            shown: state.tail,
             state,
             execution,
             source: None,
             origin,
             fork_count: 0,
+            is_undescribed: false,
             marker: None,
             tail,
             head: None,

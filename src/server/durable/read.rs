@@ -77,8 +77,10 @@ impl Readable {
 /// Returns a stream as it is now.
 fn readable<R: Reactor + 'static>(shard: &mut ServerShard<R>, at: usize) -> Readable {
     let shown = look_at_shown(shard, at);
-    let Stream { tail, state, execution, unconfirmed, .. } = &shard.guests.durable.streams[at];
-    let is_ending = unconfirmed.iter().any(|next| next.is_end && next.position >= shown);
+    let stream = &shard.guests.durable.streams[at];
+    let Stream { tail, state, execution, publishing, unconfirmed, .. } = stream;
+    let is_ending = publishing.as_ref().is_some_and(|publishing| publishing.closes)
+        || unconfirmed.iter().any(|next| next.is_end);
     let is_over = shard.run_of(*execution).is_none_or(|run| run.has_verdict);
     Readable {
         stream: Some(at),
@@ -133,6 +135,7 @@ fn readable_execution<R: Reactor + 'static>(
     let status = shard.inspect(execution)?;
     let tail = Rc::new(Tail::default());
     tail.position.set(status.totals.bytes);
+    tail.shown.set(u64::MAX); // No crash cuts off what its readers are given.
     tail.is_closed.set(status.state.is_over());
     let stream = shard.guests.durable.by_execution.get(&execution).copied();
     let media_type = match stream {
@@ -181,15 +184,13 @@ fn read_from<R: Reactor + 'static>(
     if parts.last().is_none_or(|part| part.origin > position) {
         return refuse(shard, id, &is_lost()); // The source was kept no longer.
     }
-    let reader = Reader {
-        position,
-        cursor,
-        ..Reader::new(readable.stream, Rc::clone(&readable.tail), readable.mode(), parts, goal)
-    };
+    let stream = (readable.stream, Rc::clone(&readable.tail));
+    let mut reader = Reader::new(stream, readable.mode(), position, parts, goal);
+    reader.cursor = cursor;
     match ask.live {
         Some(Live::Sse) => follow(shard, id, reader, &readable),
         live => {
-            let reader = Reader { known: ask.known.clone(), ..reader };
+            reader.known.clone_from(&ask.known);
             gather(shard, id, reader, live.is_some())
         }
     }

@@ -4,11 +4,13 @@
 //! parts and follows one after the other. Its position counts the bytes of all of them.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::rc::Rc;
 
 use smallvec::SmallVec;
 
 use crate::base::ExecutionId;
+use crate::base::planted::{Planted, planted};
 use crate::endpoint::StreamBody;
 use crate::limits;
 use crate::server::durable::fork::Forking;
@@ -21,10 +23,35 @@ use crate::wire::http1::{begin_chunk, end_chunk};
 pub(in crate::server) struct Tail {
     /// The position behind everything that was accepted.
     pub position: Cell<u64>,
-    /// True if nothing follows.
+    /// The position behind the appends that the disk has.
+    pub shown: Cell<u64>,
+    /// The ends of the accepted appends behind that, the first one first.
+    pub ends: RefCell<VecDeque<u64>>,
+    /// True if nothing follows, and the disk knows it when it has everything before.
     pub is_closed: Cell<bool>,
     /// Bytes that belong to no message: the first, and the one behind the last.
     pub voids: RefCell<Vec<(u64, u64)>>,
+}
+
+impl Tail {
+    /// Notes that the disk has everything before this position.
+    pub fn show(&self, position: u64) {
+        let shown = self.shown.get().max(position);
+        self.shown.set(shown);
+        let mut ends = self.ends.borrow_mut();
+        while ends.front().is_some_and(|end| *end <= shown) {
+            ends.pop_front();
+        }
+    }
+
+    /// True if no crash cuts off what is before `position`, the end of a message that the disk has.
+    /// A crash cuts off an append of which the disk has only a part.
+    fn is_safe_at(&self, position: u64) -> bool {
+        let is_told = planted(Planted::PartOfAppendShown);
+        is_told
+            || position <= self.shown.get()
+            || self.ends.borrow().binary_search(&position).is_ok()
+    }
 }
 
 /// A part of a stream, which one execution has.
@@ -47,8 +74,10 @@ pub(in crate::server) struct Reader {
     pub stream: Option<usize>,
     pub tail: Rc<Tail>,
     pub mode: Mode,
-    /// The position behind everything that was read of whole messages.
+    /// The position behind everything that was read of whole messages, and that no crash cuts off.
     pub position: u64,
+    /// The position behind everything that was read.
+    pub(super) read: u64,
     /// The parts, of which the last one is being read.
     pub parts: Parts,
     /// The cursor for the replies.
@@ -59,13 +88,13 @@ pub(in crate::server) struct Reader {
     /// The entity tags of replies that the client has.
     pub known: Vec<Box<str>>,
     /// The bytes of messages that will be sent. JSON has commas in between.
-    pub piece: Vec<u8>,
+    piece: Vec<u8>,
     /// True if the disk does not have the next bytes any more.
     pub is_lost: bool,
-    /// Number of bytes at the front of `piece` that are whole messages.
-    pub(super) whole_bytes: usize,
+    /// Number of bytes of `piece` that belong to the stream before `position`.
+    whole_bytes: usize,
     /// True if the last chunk was a part of a message.
-    pub(super) is_inside: bool,
+    is_inside: bool,
 }
 
 /// The use of what is read.
@@ -82,9 +111,9 @@ pub(in crate::server) enum Goal {
 impl Reader {
     /// Creates a reader that begins at `position`.
     pub fn new(
-        stream: Option<usize>,
-        tail: Rc<Tail>,
+        (stream, tail): (Option<usize>, Rc<Tail>),
         mode: Mode,
+        position: u64,
         parts: Parts,
         goal: Goal,
     ) -> Reader {
@@ -92,7 +121,8 @@ impl Reader {
             stream,
             tail,
             mode,
-            position: 0,
+            position,
+            read: position,
             parts,
             cursor: 0,
             forking: None,
@@ -110,51 +140,41 @@ impl Reader {
         let Some(part) = self.parts.last() else { return };
         let from = part.origin + chunk.offset;
         let end = (from + chunk.data.len() as u64).min(part.until);
-        let first = from.max(self.read_until());
-        if first >= end {
-            return; // It is before the beginning, or behind the end.
+        self.is_lost |= from > self.read;
+        let first = from.max(self.read);
+        if self.is_lost || first >= end {
+            return; // It is behind a hole, before the beginning, or behind the end.
         }
+        self.read = end;
         let voids = self.tail.voids.borrow();
         if voids.iter().any(|(void, behind)| *void <= from && end <= *behind) {
             (self.position, self.is_inside) = (end, false);
             return;
         }
         drop(voids);
+        let data = &chunk.data[(first - from) as usize..(end - from) as usize];
+        let begins = !std::mem::replace(&mut self.is_inside, chunk.more && end < part.until);
         if let Goal::Messages { left, .. } = &mut self.goal {
-            self.is_inside = chunk.more && end < part.until;
             if !self.is_inside && *left > 0 {
                 (self.position, *left) = (end, *left - 1);
             }
             return;
         }
-        if self.mode == Mode::Json && !self.is_inside && !self.piece.is_empty() {
+        if self.mode == Mode::Json && begins && !self.piece.is_empty() {
             self.piece.push(b',');
         }
-        let data = &chunk.data[(first - from) as usize..(end - from) as usize];
         self.piece.extend_from_slice(data);
-        self.is_inside = chunk.more && end < part.until;
         // A part of a message of bytes can be sent. Others are sent whole.
         let is_sent = match self.goal {
             Goal::Events { .. } => !self.is_inside || self.mode == Mode::Bytes,
             Goal::Reply { .. } | Goal::Messages { .. } => !self.is_inside,
         };
-        if is_sent {
+        if is_sent && self.tail.is_safe_at(end) {
             (self.position, self.whole_bytes) = (end, self.piece.len());
             if let Goal::Events { .. } = self.goal {
                 self.write_piece(body, out);
             }
         }
-    }
-
-    /// The position behind everything that was read, whole or not.
-    fn read_until(&self) -> u64 {
-        // Commas are no bytes of the stream, but a message that has begun has none.
-        self.position + (self.piece.len() - self.whole_bytes - self.comma_bytes()) as u64
-    }
-
-    fn comma_bytes(&self) -> usize {
-        let has_begun = self.piece.len() > self.whole_bytes && self.whole_bytes > 0;
-        usize::from(self.mode == Mode::Json && has_begun)
     }
 
     /// Returns the whole messages so far.
@@ -195,6 +215,7 @@ impl Reader {
     pub fn end(&mut self, is_completed: bool, body: StreamBody, out: &mut Vec<u8>) {
         if let Goal::Events { says_closed: false } = self.goal
             && is_completed
+            && !self.is_lost
             && self.parts.len() <= 1
         {
             self.tail.is_closed.set(true);

@@ -8,7 +8,8 @@
 //! the producer wait, as a slow reader does.
 //!
 //! An execution is given up when the disk fails, and when the journal has no room for its next
-//! chunk for the block deadline. It fails then. Under `when_durable` its last chunks are dropped,
+//! chunk for the block deadline. One that goes on after a restart waits for its whole life, unless
+//! it has a deadline of its own. It fails then. Under `when_durable` its last chunks are dropped,
 //! because nobody may see them. Otherwise they count as missing on the disk, because readers on
 //! other threads may have seen them. Under `pause` it goes on instead, and no more is waited for.
 //!
@@ -69,11 +70,11 @@ impl Late {
     /// The wait of an execution whose chunks through `head_seq` the engine knows.
     pub(crate) fn new(
         (deliver, on_full): (Deliver, OnFull),
-        block_deadline: Duration,
+        full_max: Duration,
         head_seq: u64,
     ) -> Late {
         let can_fail = on_full != OnFull::Pause || deliver == Deliver::WhenDurable;
-        let full_max = if can_fail { block_deadline } else { limits::JOURNAL_PAUSE };
+        let full_max = if can_fail { full_max } else { limits::JOURNAL_PAUSE };
         Late {
             deliver,
             full_max,
@@ -105,6 +106,11 @@ pub(crate) fn fails_with_disk<X: GuestRun>(run: &Run<X>) -> bool {
 /// True if only durable chunks may be seen, so that nobody else may look into the ring.
 pub(crate) fn shows_only_durable<X: GuestRun>(run: &Run<X>) -> bool {
     run.late.as_ref().is_some_and(|late| late.deliver == Deliver::WhenDurable)
+}
+
+/// True if the journal has all chunks of an execution, or counts them as missing.
+pub(crate) fn has_recorded<X: GuestRun>(run: &Run<X>) -> bool {
+    run.late.as_ref().is_none_or(|late| late.appended_seq >= run.head_seq())
 }
 
 /// Checks what can be checked of W3 and W4 without the journal.

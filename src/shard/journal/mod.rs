@@ -44,7 +44,7 @@ pub(crate) use keeping::{
 };
 pub use keeping::{JournalError, JournalStatus};
 pub use late::Late;
-pub(crate) use late::{audit_late, end_late, ingest_late, shows_only_durable};
+pub(crate) use late::{audit_late, end_late, has_recorded, ingest_late, shows_only_durable};
 pub use open::{OpenJournalError, open_journal};
 pub(crate) use promise::{has_failed, hurry, is_durable_to, promises_sync};
 pub use recall::Recall;

@@ -165,8 +165,11 @@ impl Writer {
                 let piece = &mut record.pieces[at];
                 (piece.state, piece.answered) = (state, answered);
                 // The answer to a repetition has the present end.
-                let is_plain = !matches!(piece.mark, Mark::Producer { .. });
-                if is_there && (status == 200 || is_plain) && at > 0 && !piece.bytes.is_empty() {
+                let is_first = match piece.mark {
+                    Mark::Producer { .. } => status == 200,
+                    Mark::Order(_) | Mark::Plain => status == 204,
+                };
+                if is_there && is_first && at > 0 && !piece.bytes.is_empty() {
                     piece.end = said.next_offset.map(|offset| offset.0);
                 }
                 if let (true, Mark::Producer { writer, epoch, seq }) = (is_there, piece.mark) {
