@@ -1,6 +1,7 @@
 //! Begins executions: the options, the refusals, and what the shard keeps of each.
 
 use std::fmt;
+use std::time::Duration;
 
 use super::Shard;
 use super::act;
@@ -37,10 +38,10 @@ pub struct ExecuteOptions {
     /// disk holds the newest chunks, and the first subscriber finds the others on the disk.
     pub hold: crate::engine::Hold,
     /// Time for which the execution can be read after its end; the shard's own if `None`.
-    pub retention: Option<std::time::Duration>,
+    pub retention: Option<Duration>,
     /// Time for which a `block` subscriber may hold the producer back; the shard's own if `None`.
     /// Under [`OnFull::Wait`] the journal may have no room for as long.
-    pub block_deadline: Option<std::time::Duration>,
+    pub block_deadline: Option<Duration>,
     /// The consequence when `block_deadline` passes.
     pub on_stall: crate::engine::OnStall,
     /// The time limits of the tool; those that the tool itself declares if `None`.
@@ -65,7 +66,7 @@ pub struct ExecuteOptions {
     /// of the journal, which may be shorter or longer, does not hold for it then. This needs a
     /// durability other than `none`. If the journal is as large as it may be, the oldest executions
     /// go before their time.
-    pub keep: Option<std::time::Duration>,
+    pub keep: Option<Duration>,
     /// True if a restart does not end the execution, and its owner brings it back. It has to be fed
     /// by hand and kept. Otherwise this means nothing.
     #[doc(hidden)]
@@ -158,7 +159,8 @@ pub(super) fn open<R: Reactor + 'static, O: Outlet<R>>(
     shard.runs[id.slot.index as usize] = Some(run);
     O::on_opened(shard, id);
     let how = (options.deliver, options.on_full);
-    let late = is_late.then(|| Box::new(Late::new(how, spec.block_deadline, 0)));
+    let full_max = full_max(&options, goes_on, spec.block_deadline);
+    let late = is_late.then(|| Box::new(Late::new(how, full_max, 0)));
     let kept = keep(shard, id, (terms, how), late);
     shard.pump();
     kept.map(|()| id)
@@ -182,6 +184,19 @@ fn terms_of<R: Reactor + 'static, O: Outlet<R>>(
         None => 0,
     };
     Ok(Terms { durability, keep_s })
+}
+
+/// The time for which the journal may have no room for a chunk. One that goes on after a restart
+/// waits for as long as it may live, unless it has a deadline of its own: its end would be for good.
+pub(super) fn full_max(
+    options: &ExecuteOptions,
+    goes_on: bool,
+    block_deadline: Duration,
+) -> Duration {
+    match options.block_deadline {
+        None if goes_on => limits::EXECUTION_DURATION_MAX,
+        _ => block_deadline,
+    }
 }
 
 /// True if the engine is told of chunks only when the journal has them.

@@ -71,7 +71,8 @@ pub enum OnFull {
     Pause,
     /// The chunk waits in the ring until there is room, and a full ring makes the producer wait.
     /// After the execution's `block_deadline` without room, the execution fails with a text that
-    /// begins with `journal_full`. It fails when the disk fails, too.
+    /// begins with `journal_full`. It fails when the disk fails, too. A stream of the Durable
+    /// Streams protocol waits for as long as it takes, because its end would be for good.
     Wait,
 }
 

@@ -176,7 +176,8 @@ fn bring_in<R: Reactor + 'static, O: Outlet<R>>(
     execute::release_before(shard, engine_id.slot);
     let tool = tool.map(|name| spec_of(shard, &name, (has_parts, is_relayed)));
     let head_seq = start.seq - 1;
-    let late = is_late.then(|| Late::new((deliver, on_full), spec.block_deadline, head_seq));
+    let full_max = execute::full_max(options, true, spec.block_deadline);
+    let late = is_late.then(|| Late::new((deliver, on_full), full_max, head_seq));
     let opened_at = shard.anchor.moment_of(0, &ClockAnchor { wall_us: opened_us, mono_ns: 0 });
     let run = Run {
         handle: engine_id.slot,
