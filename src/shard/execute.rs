@@ -186,8 +186,8 @@ fn terms_of<R: Reactor + 'static, O: Outlet<R>>(
     Ok(Terms { durability, keep_s })
 }
 
-/// The time for which the journal may have no room for a chunk. One that goes on after a restart
-/// waits for as long as it may live, unless it has a deadline of its own: its end would be for good.
+/// The time for which the journal may have no room for a chunk. An execution that goes on after a
+/// restart waits for its whole life, unless it has a deadline of its own.
 pub(super) fn full_max(
     options: &ExecuteOptions,
     goes_on: bool,
