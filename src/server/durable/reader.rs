@@ -140,7 +140,7 @@ impl Reader {
         let Some(part) = self.parts.last() else { return };
         let from = part.origin + chunk.offset;
         let end = (from + chunk.data.len() as u64).min(part.until);
-        self.is_lost |= from > self.read;
+        self.is_lost |= from > self.read && from < part.until;
         let first = from.max(self.read);
         if self.is_lost || first >= end {
             return; // It is behind a hole, before the beginning, or behind the end.
