@@ -35,7 +35,7 @@ pub(super) fn append<R: Reactor + 'static>(
         let error = ApiError::new(Status::SERVICE_UNAVAILABLE, "busy", text);
         return refuse(shard, id, &error.retry_after(limits::BUSY_RETRY_AFTER));
     }
-    if !is_ready(shard, at) {
+    if !stream.waiting.is_empty() || !is_ready(shard, at) {
         shard.guests.durable.streams[at].waiting.push_back((Some(id), appended));
         return wait(shard, id);
     }
@@ -62,7 +62,7 @@ pub(in crate::server) fn append_wake<R: Reactor + 'static>(
     }
     let media_type = Some(stream.state.config.media_type.clone());
     let appended = Box::new(Appended { media_type, body: message, ..Appended::default() });
-    if !is_ready(shard, at) {
+    if !stream.waiting.is_empty() || !is_ready(shard, at) {
         shard.guests.durable.streams[at].waiting.push_back((None, appended));
         return Ok(());
     }
@@ -72,8 +72,8 @@ pub(in crate::server) fn append_wake<R: Reactor + 'static>(
     }
 }
 
-/// True if an append may begin (Q2). Otherwise it waits: the last one is looked at again when the
-/// disk has it.
+/// True if the first append that waits may begin (Q2). Otherwise the stream is looked at again when
+/// the disk has the last one.
 fn is_ready<R: Reactor + 'static>(shard: &ServerShard<R>, at: usize) -> bool {
     let stream = &shard.guests.durable.streams[at];
     stream.publishing.is_none()

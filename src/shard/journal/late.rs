@@ -8,10 +8,11 @@
 //! the producer wait, as a slow reader does.
 //!
 //! An execution is given up when the disk fails, and when the journal has no room for its next
-//! chunk for the block deadline. One that goes on after a restart waits for its whole life, unless
-//! it has a deadline of its own. It fails then. Under `when_durable` its last chunks are dropped,
+//! chunk for the block deadline. It fails then. Under `when_durable` its last chunks are dropped,
 //! because nobody may see them. Otherwise they count as missing on the disk, because readers on
 //! other threads may have seen them. Under `pause` it goes on instead, and no more is waited for.
+//! An execution that goes on after a restart waits for room for its whole life, unless it has a
+//! deadline of its own.
 //!
 //! Invariants:
 //! - W3: the engine knows no chunk that the journal does not have, or counts as missing. Under
