@@ -41,6 +41,8 @@ use crate::trace::Counters;
 
 const STEPS: u64 = 500;
 const CALM_ROUNDS_MAX: u64 = 20_000;
+/// Time until the disk has everything. A sync takes five seconds at most.
+const CALM_SECONDS_MAX: u32 = 60;
 const DIRECTORY: &str = "/streams";
 /// Size of the journal. Nothing is removed for want of room.
 const BYTES_MAX: u64 = 64 << 20;
@@ -371,10 +373,21 @@ impl Play {
                 for reader in &mut self.readers {
                     reader.cut(&mut self.grounds);
                 }
-                self.pass(1_000_000_000);
-                return Ok(());
+                return self.await_disk();
             }
         }
         Err("somebody never comes to the end".to_owned())
+    }
+
+    /// Waits until the disk has everything, also what nobody waits for any more.
+    fn await_disk(&mut self) -> Result<(), String> {
+        for _ in 0..CALM_SECONDS_MAX {
+            let is_at_rest = self.disk.in_flight_count() == 0 && self.disk.unsynced_count() == 0;
+            self.pass(1_000_000_000);
+            if is_at_rest {
+                return Ok(());
+            }
+        }
+        Err("the disk never has everything".to_owned())
     }
 }
