@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use super::block::Position;
 use super::commit::TouchHint;
 use super::format::Lsn;
+use super::landmarks::Landmarks;
 use crate::limits::JOURNAL_EXECUTIONS_MAX;
 use crate::stream::{Durability, Kind, Kinds, Totals};
 
@@ -69,6 +70,8 @@ pub struct Kept {
     pub is_deleted: bool,
     /// Its runs in sealed segments, in order.
     pub extents: SmallVec<[Extent; 1]>,
+    /// The chunks in them that were read.
+    pub landmarks: Landmarks,
     /// Its part of the present segment.
     pub part: Option<u32>,
     /// Its part of the segment that is being sealed.
@@ -159,6 +162,7 @@ impl Kept {
             keep_s: 0,
             is_deleted: false,
             extents: SmallVec::new(),
+            landmarks: Landmarks::default(),
             part: None,
             sealing_part: None,
             living: None,

@@ -224,20 +224,32 @@ impl Journal {
     }
 
     /// A chunk at or before this byte of the payload, and the payload bytes of all chunks before
-    /// it. It is at most one segment away. `None` if what is before it was not kept.
+    /// it. It is at most one segment away, and near if somebody has read what is there. `None` if
+    /// what is before it was not kept.
     pub fn seek(&self, name: KeptId, byte: u64) -> Option<(u64, u64)> {
         let kept = self.catalogue.get(name).filter(|kept| !kept.is_deleted)?;
         let at = kept.extents.partition_point(|extent| extent.bytes_until <= byte);
         let before = at.checked_sub(1).map(|before| &kept.extents[before]);
         let (seq, bytes) = before.map_or((1, 0), |extent| (extent.until_seq, extent.bytes_until));
         if let Some(extent) = kept.extents.get(at) {
-            return (extent.first_seq == seq).then_some((seq, bytes));
+            let near = kept.landmarks.before(byte).filter(|(seq, _)| *seq >= extent.first_seq);
+            return near.or_else(|| (extent.first_seq == seq).then_some((seq, bytes)));
         }
         let sealing = self.sealing.as_ref().map(|sealing| (&sealing.table, kept.sealing_part));
         let tables = [Some((&self.table, kept.part)), sealing].into_iter().flatten();
         let rows = tables.filter_map(|(table, part)| table.find_byte(part?, byte));
         let row = rows.max_by_key(|row| row.first_seq);
         row.map(|row| (row.first_seq, row.bytes_before)).or(before.map(|_| (seq, bytes)))
+    }
+
+    /// Notes that somebody has read the run that begins with the chunk `seq` and this byte of the
+    /// payload. [`Journal::seek`] finds it in a sealed segment then.
+    pub fn note_read(&mut self, name: KeptId, seq: u64, byte: u64) {
+        if let Some(kept) = self.catalogue.get_mut(name)
+            && kept.extents.last().is_some_and(|last| seq < last.until_seq)
+        {
+            kept.landmarks.note(seq, byte);
+        }
     }
 
     /// The first chunk that can be read, at the time of this call.

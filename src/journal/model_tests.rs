@@ -9,7 +9,7 @@ use super::locate::Found;
 use super::recovery::{Files, Recovered, recover};
 use super::{Append, Journal, KeptId, Moment, Place, Setup, Wish, WishToken};
 use crate::base::{Instant, PageBuffer, Random};
-use crate::limits::JOURNAL_PAGE_BYTES;
+use crate::limits::{JOURNAL_LANDMARK_BYTES, JOURNAL_PAGE_BYTES};
 use crate::stream::{Durability, Kind};
 
 const SEGMENT: u32 = 4 << 20;
@@ -157,6 +157,7 @@ struct Counts {
     power_cuts: u64,
     reads: u64,
     searches: u64,
+    sought: u64,
     /// Rows that were known from the page of another one.
     claimed: u64,
     faults: u64,
@@ -432,6 +433,7 @@ impl World {
         let model = &self.models[&id];
         let (mut seq, mut stuck, seed) = (1, 0, self.seed);
         let mut behind = VecDeque::new(); // Rows that have to come next.
+        let mut starts = Vec::new();
         while seq < next_seq {
             let mut place = self.journal.locate(name, seq).expect("it was published");
             while let Place::Search(mut search) = place {
@@ -479,6 +481,8 @@ impl World {
                     let run =
                         Run::decode(setup(seed).journal, lsn, &bytes).expect("the disk is sound");
                     assert_eq!(run.header.execution, name.number);
+                    starts.push(row.bytes_before);
+                    self.journal.note_read(name, row.first_seq, row.bytes_before);
                     for chunk in run.chunks() {
                         let chunk = chunk.expect("the disk is sound");
                         let at = chunk.entry.seq as usize - 1;
@@ -496,6 +500,12 @@ impl World {
                     panic!("seed {seed}: {id} chunk {seq} is at {place:?}")
                 }
             }
+        }
+        for start in starts {
+            let (_, near) = self.journal.seek(name, start).expect("it was just read");
+            let is_near = near <= start && start - near < JOURNAL_LANDMARK_BYTES;
+            assert!(is_near, "seed {seed}: {id} byte {start}: {near}");
+            self.counts.sought += 1;
         }
     }
 }
@@ -552,6 +562,7 @@ fn nothing_that_was_acknowledged_is_lost_and_nothing_else_is_given() {
         sum.power_cuts += counts.power_cuts;
         sum.reads += counts.reads;
         sum.searches += counts.searches;
+        sum.sought += counts.sought;
         sum.claimed += counts.claimed;
         sum.faults += counts.faults;
         sum.expired += counts.expired;
@@ -559,6 +570,8 @@ fn nothing_that_was_acknowledged_is_lost_and_nothing_else_is_given() {
         sum.walked += counts.walked;
     }
     println!("{sum:?}");
-    assert!(sum.missed > 0 && sum.claimed > 0 && sum.torn_bytes > 0 && sum.faults > 0);
+    assert!(
+        sum.missed > 0 && sum.claimed > 0 && sum.sought > 0 && sum.torn_bytes > 0 && sum.faults > 0
+    );
     assert!(sum.expired > 0 && sum.power_cuts > 0 && sum.reads > sum.chunks / 10);
 }

@@ -255,6 +255,8 @@ impl Journal {
         }
         for kept in self.catalogue.iter_mut() {
             kept.extents.retain(|extent| extent.segment_number > number);
+            let first_seq = kept.extents.first().map_or(u64::MAX, |extent| extent.first_seq);
+            kept.landmarks.forget_before(first_seq);
         }
     }
 }

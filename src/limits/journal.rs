@@ -77,6 +77,8 @@ pub const JOURNAL_SCRUB_BYTES: u32 = 64 << 10;
 pub const JOURNAL_SCRUB_RATE: u64 = 20 << 20;
 /// Time between the beginnings of two scrubs.
 pub const JOURNAL_SCRUB_PERIOD: Duration = Duration::from_secs(86_400);
+/// Payload bytes between two chunks of a sealed segment whose places stay in memory.
+pub const JOURNAL_LANDMARK_BYTES: u64 = 64 << 10;
 /// Number of runs that stay in memory after they were given.
 pub const JOURNAL_RECENT_RUNS: usize = 16;
 /// A shard that ends waits for its disk for at most this time.

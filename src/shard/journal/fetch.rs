@@ -505,7 +505,7 @@ impl<'a> Handout<'a> {
 fn give<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, name: u64, run: &Run<'_>) {
     let Some(keeping) = shard.keeping.as_deref() else { return };
     let fetching = keeping.fetches.get(name as usize).expect("it stays until it is answered");
-    let Fetching { subscriber, execution, from_seq, until_seq, .. } = *fetching;
+    let Fetching { subscriber, execution, kept, from_seq, until_seq, .. } = *fetching;
     // A reader on another thread has to ask again for the rest, which takes it longer.
     let is_elsewhere = matches!(shard.sinks[subscriber.0.index as usize].call, Call::Refill(_));
     let bytes_max = if is_elsewhere { u32::MAX } else { keeping.reads.left_bytes };
@@ -539,6 +539,7 @@ fn give<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, name: u64, 
         return lose_damaged(shard, name, run, lost_until_seq);
     }
     if let Some(keeping) = shard.keeping.as_deref_mut() {
+        keeping.journal.note_read(kept, run.header.first_seq, run.header.bytes_before);
         let reads = &mut keeping.reads;
         reads.note(subscriber, passed_until_seq, handout.totals, Some(within));
         let passed_bytes = u32::try_from(within.total_bytes - before_bytes).unwrap_or(u32::MAX);
