@@ -5,7 +5,7 @@
 //! kernel reports a failed write-back once, and calls the pages clean after that.
 //!
 //! A write that has to be durable is one system call as well (`RWF_DSYNC`), and goes past the page
-//! cache. That takes half the time of a write into the page cache and a sync. Other writes go into
+//! cache. (Not through a ring: see `uring_disk.rs`.) That takes half the time of a write into the page cache and a sync. Other writes go into
 //! the page cache: the kernel takes those twice as fast (`bench/runs/2026-11-28-disk`). File
 //! systems whose promise is unknown get a write and a sync.
 //!
