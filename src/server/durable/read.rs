@@ -66,11 +66,12 @@ impl Readable {
     }
 
     /// Returns the body of a reply with these messages.
-    fn body(&self, messages: &[u8]) -> Vec<u8> {
-        match self.mode() {
-            Mode::Json => [b"[", messages, b"]"].concat(),
-            Mode::Text | Mode::Bytes => messages.to_vec(),
+    fn body(&self, mut messages: Vec<u8>) -> Vec<u8> {
+        if self.mode() == Mode::Json {
+            messages.insert(0, b'[');
+            messages.push(b']');
         }
+        messages
     }
 }
 
@@ -209,12 +210,12 @@ fn answer_empty<R: Reactor + 'static>(
     let answer = match ask.from {
         ReadFrom::Now => {
             let headers = headers.with("cache-control", "no-store");
-            Answer::durable(Status::OK, headers, readable.body(b""))
+            Answer::durable(Status::OK, headers, readable.body(Vec::new()))
         }
         _ if is_known(&ask.known, &tag) => not_modified(headers, tag),
         _ => {
             let headers = headers.with("cache-control", "no-cache").with("etag", tag);
-            Answer::durable(Status::OK, headers, readable.body(b""))
+            Answer::durable(Status::OK, headers, readable.body(Vec::new()))
         }
     };
     hub::answer(shard, id, &answer)
@@ -459,7 +460,7 @@ fn reply<R: Reactor + 'static>(
     let caching =
         if is_all { "no-cache" } else { "private, max-age=60, stale-while-revalidate=300" };
     let headers = headers.with("cache-control", caching).with("etag", tag);
-    Answer::durable(Status::OK, headers, found.body(&messages))
+    Answer::durable(Status::OK, headers, found.body(messages))
 }
 
 /// Returns the error for a position that is not on disk any more.

@@ -18,6 +18,9 @@ use crate::shard::Chunk;
 use crate::wire::durable::{Control, Mode, Offset, write_control, write_data};
 use crate::wire::http1::{begin_chunk, end_chunk};
 
+/// Memory for a reply: one turn may give so much behind what is enough.
+const REPLY_BYTES: usize = limits::DURABLE_REPLY_BYTES + limits::JOURNAL_GIVEN_BYTES_MAX as usize;
+
 /// The end of a stream, which its readers look at.
 #[derive(Debug, Default)]
 pub(in crate::server) struct Tail {
@@ -158,6 +161,13 @@ impl Reader {
                 (self.position, *left) = (end, *left - 1);
             }
             return;
+        }
+        if let Goal::Reply { until, .. } = self.goal
+            && self.piece.is_empty()
+        {
+            // Once, instead of growing step by step, and with room for the brackets of JSON.
+            let bytes = usize::try_from(until.saturating_sub(first)).unwrap_or(usize::MAX);
+            self.piece.reserve(bytes.min(REPLY_BYTES) + 2);
         }
         if self.mode == Mode::Json && begins && !self.piece.is_empty() {
             self.piece.push(b',');
