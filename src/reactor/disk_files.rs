@@ -5,9 +5,9 @@
 //! kernel reports a failed write-back once, and calls the pages clean after that.
 //!
 //! A write that has to be durable is one system call as well (`RWF_DSYNC`), and goes past the page
-//! cache. (Not through a ring: see `uring_disk.rs`.) That takes half the time of a write into the page cache and a sync. Other writes go into
+//! cache. That takes half the time of a write into the page cache and a sync. Other writes go into
 //! the page cache: the kernel takes those twice as fast (`bench/runs/2026-11-28-disk`). File
-//! systems whose promise is unknown get a write and a sync.
+//! systems whose promise is unknown get a write and a sync, and so does a ring (`uring_disk.rs`).
 //!
 //! A read that has to come from the disk goes past the page cache, too. The kernel needs 10 to 14
 //! ms for 4 MiB that it reads into an empty page cache, and 2 ms past it.

@@ -172,12 +172,13 @@ impl Flight {
             unreachable!("only these move bytes");
         };
         let is_read = purpose == Purpose::DiskRead;
+        let must_sync = matches!(self.job.step, Step::Write { sync: true, .. });
         match self.moved_by(result, bytes - self.moved) {
             Err(error) => Next::Over(Err(error)),
             Ok(false) => Next::Over(Ok(Outcome::Bytes(self.moved))), // The end of the file.
             Ok(true) if self.moved < bytes => Next::Again,
             Ok(true) if is_read => Next::Over(Ok(Outcome::Bytes(bytes))),
-            Ok(true) if matches!(self.job.step, Step::Write { sync: true, .. }) => Next::Again, // K2
+            Ok(true) if must_sync => Next::Again, // K2
             Ok(true) => Next::Over(Ok(Outcome::Done)),
         }
     }
