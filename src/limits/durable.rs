@@ -24,7 +24,8 @@ pub const DURABLE_PRODUCERS_MAX: usize = 64;
 pub const DURABLE_REPLY_BYTES: usize = 256 << 10;
 /// Time for which a long poll waits. The clients' own tests allow up to 3 s.
 pub const DURABLE_POLL: Duration = Duration::from_secs(2);
-/// Appends to one stream that wait for the disk. One more is answered with 503.
+/// Appends to one stream that wait for the disk. One more is answered with 503. Creations of one
+/// shard that wait for room; one more is answered with 507.
 pub const DURABLE_WAITING_MAX: usize = 1_024;
 /// Streams of one shard.
 pub const DURABLE_STREAMS_MAX: usize = 1 << 17;
@@ -38,8 +39,8 @@ pub const DURABLE_RETENTION: Duration = Duration::from_secs(5);
 pub const DURABLE_RESTS_PER_TURN: usize = 64;
 /// Streams that are looked at to find one that can leave the engine.
 pub const DURABLE_LOOKS_MAX: usize = 256;
-/// Time for which a removal waits for the disk before it is refused.
-pub const DURABLE_REMOVAL_WAIT: Duration = Duration::from_secs(2);
+/// Time for which a creation or a removal waits for room on the disk before it is refused.
+pub const DURABLE_ROOM_WAIT: Duration = Duration::from_secs(2);
 /// Time by which a stream outlives its end if appends are still under way.
 pub const DURABLE_POSTPONED: Duration = Duration::from_millis(20);
 /// Forks between a stream and the one that it begins with in the end.

@@ -296,6 +296,12 @@ impl<R: Reactor + 'static> Guests<R> {
             keys: Keys::default(),
         })
     }
+
+    /// Returns the number of Durable Streams whose creations wait for room.
+    #[cfg(test)]
+    pub(crate) fn delayed_creation_count(&self) -> usize {
+        self.durable.delayed_count()
+    }
 }
 
 #[doc(hidden)]

@@ -210,6 +210,11 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
         self.keeping.as_ref().is_some_and(|keeping| journal::has_failed(keeping))
     }
 
+    /// The number of things that the disk has done for the journal.
+    pub(crate) fn disk_done_count(&self) -> u64 {
+        self.keeping.as_ref().map_or(0, |keeping| keeping.done_count())
+    }
+
     /// True if the shard has a journal.
     #[inline]
     pub(crate) fn has_journal(&self) -> bool {

@@ -5,8 +5,8 @@ use std::ops::Range;
 use super::paths::Raised;
 use super::state::Judged;
 use super::{
-    Key, Publishing, Stream, Unconfirmed, find, keep, not_kept, refuse, remove, rest, tell_moved,
-    touch,
+    Key, Publishing, Stream, Unconfirmed, delayed, find, keep, not_kept, refuse, remove, rest,
+    tell_moved, touch,
 };
 use crate::base::ExecutionId;
 use crate::base::planted::{Planted, planted};
@@ -233,6 +233,7 @@ pub(in crate::server) fn settle<R: Reactor + 'static>(shard: &mut ServerShard<R>
         begin_next(shard, at);
     }
     remove::settle(shard);
+    delayed::settle(shard);
     if shard.guests.durable.untold != 0 {
         tell_moved(shard);
     }

@@ -10,6 +10,7 @@ use super::{Publishing, Stream, append, find, own_index, refuse, remove, rest, t
 use crate::base::{ExecutionId, Principal};
 use crate::endpoint::{ApiError, Creation, Fork};
 use crate::engine::NotFound;
+use crate::journal::Refused;
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor};
 use crate::server::guests::Guests;
@@ -24,27 +25,45 @@ use crate::wire::http1::Status;
 /// The name of the tool of the execution of a stream, in lists.
 pub(super) const TOOL: &str = "stream";
 
-/// Creates a stream, or answers that there is the same one.
+/// The place at which a fork leaves its source, if messages were counted for it: the execution of
+/// the source, and the position.
+pub(super) type Counted = Option<(ExecutionId, u64)>;
+
+/// The reason why a stream was not created.
+enum Refusal {
+    /// The journal has no room now.
+    NoRoom,
+    For(ApiError),
+}
+
+impl From<ApiError> for Refusal {
+    fn from(error: ApiError) -> Refusal {
+        Refusal::For(error)
+    }
+}
+
+/// Creates a stream, or answers that there is the same one. `None` if the journal has no room now:
+/// nothing has changed then.
 pub(super) fn create<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
     (key, found): (Key, Option<usize>),
-    (creation, counted): (Creation, Option<u64>),
-    (host, raw_path, owner): (Option<Box<str>>, &str, Principal),
-) -> Answered {
+    (creation, counted): (&mut Creation, Counted),
+    (host, raw_path, owner): (Option<&str>, &str, Principal),
+) -> Option<Answered> {
     if let Some(at) = found {
         let state = &shard.guests.durable.streams[at].state;
         let is_same = state.config.is_same(&creation)
             && state.closed.is_some() == creation.is_closed
             && !state.is_gone;
         let answer = state.created(None);
-        return match is_same {
+        return Some(match is_same {
             true => append::answer_when_kept(shard, id, at, answer),
             false => {
                 let text = "there is another stream at this path";
                 refuse(shard, id, &ApiError::new(Status::CONFLICT, "stream_exists", text))
             }
-        };
+        });
     }
     let scheme = hub::scheme_of(shard, id);
     let location = match host {
@@ -52,8 +71,9 @@ pub(super) fn create<R: Reactor + 'static>(
         None => raw_path.to_owned(),
     };
     match begin(shard, id, key, (creation, counted), (location, owner)) {
-        Ok(()) => hub::wait(shard, id),
-        Err(error) => refuse(shard, id, &error),
+        Ok(()) => Some(hub::wait(shard, id)),
+        Err(Refusal::NoRoom) => None,
+        Err(Refusal::For(error)) => Some(refuse(shard, id, &error)),
     }
 }
 
@@ -70,10 +90,10 @@ fn begin<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
     key: Key,
-    (creation, counted): (Creation, Option<u64>),
+    (creation, counted): (&mut Creation, Counted),
     (location, owner): (String, Principal),
-) -> Result<(), ApiError> {
-    check(shard, &creation)?;
+) -> Result<(), Refusal> {
+    check(shard, creation)?;
     let source = match &creation.fork {
         Some(fork) => {
             Some(source_of(shard, &key, (fork, counted), creation.media_type.as_deref())?)
@@ -83,7 +103,7 @@ fn begin<R: Reactor + 'static>(
     let durable = &shard.guests.durable;
     let inherited =
         source.as_ref().map(|source| (&durable.streams[source.at].state.config, source.anchor));
-    let config = Config::of(&creation, inherited);
+    let config = Config::of(creation, inherited);
     let messages = state::split(config.mode(), &creation.body)?;
     let origin = source.as_ref().map_or(0, |source| source.origin);
     let body_bytes: usize = messages.iter().map(Range::len).sum();
@@ -98,7 +118,7 @@ fn begin<R: Reactor + 'static>(
     if durable.paths.claim(&key, own_index(shard)) != own_index(shard) {
         let text = "the stream is being created; try again";
         let error = ApiError::new(Status::SERVICE_UNAVAILABLE, "busy", text);
-        return Err(error.retry_after(limits::BUSY_RETRY_AFTER));
+        return Err(error.retry_after(limits::BUSY_RETRY_AFTER).into());
     }
     let at = insert(shard, key, state, source.as_ref());
     if let Err(error) = open(shard, at, owner) {
@@ -112,7 +132,7 @@ fn begin<R: Reactor + 'static>(
         is_silent: false,
         answer,
         left: messages.into_iter().rev().collect(),
-        body: creation.body,
+        body: std::mem::take(&mut creation.body),
         published_bytes: 0,
         closes: creation.is_closed,
     };
@@ -150,7 +170,7 @@ fn check<R: Reactor + 'static>(
 fn source_of<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     key: &Key,
-    (fork, counted): (&Fork, Option<u64>),
+    (fork, counted): (&Fork, Counted),
     media_type: Option<&str>,
 ) -> Result<Source, ApiError> {
     let source_key = Key { owner: key.owner.clone(), path: fork.source.clone() };
@@ -180,12 +200,17 @@ fn source_of<R: Reactor + 'static>(
     if anchor > shown {
         return Err(invalid("stream-fork-offset", "the source is not that long"));
     }
-    let origin = match (fork.sub_offset, config.mode()) {
-        (0, _) => Some(anchor),
-        (_, Mode::Json) => counted,
-        (bytes, _) => anchor.checked_add(bytes),
+    let (mode, execution) = (config.mode(), shard.guests.durable.streams[at].execution);
+    let origin = match (fork.sub_offset, mode, counted) {
+        (0, ..) => Some(anchor),
+        (_, Mode::Json, Some((counted, _))) if counted != execution => {
+            let text = "the source was replaced while its messages were counted; try again";
+            let error = ApiError::new(Status::SERVICE_UNAVAILABLE, "busy", text);
+            return Err(error.retry_after(limits::BUSY_RETRY_AFTER));
+        }
+        (_, Mode::Json, counted) => counted.map(|(_, position)| position),
+        (bytes, ..) => anchor.checked_add(bytes),
     };
-    // Another stream may be at the path of the source since the messages were counted.
     let origin = origin.filter(|origin| *origin <= shown);
     let too_far = || invalid("stream-fork-sub-offset", "the source is not that long");
     let origin = origin.ok_or_else(too_far)?;
@@ -247,14 +272,17 @@ fn open<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     at: usize,
     owner: Principal,
-) -> Result<(), ApiError> {
+) -> Result<(), Refusal> {
     let opened = match try_open(shard, at, owner) {
         Err(error) if rest::needs_room(&error) && rest::has_freed_place(shard) => {
             try_open(shard, at, owner)
         }
         opened => opened,
     };
-    let execution = opened.map_err(executions::refusal)?;
+    let execution = opened.map_err(|error| match error {
+        ExecuteError::NotKept(Refused::Full) => Refusal::NoRoom,
+        error => Refusal::For(executions::refusal(error)),
+    })?;
     let now = shard.now;
     let durable = &mut shard.guests.durable;
     let stream = &mut durable.streams[at];

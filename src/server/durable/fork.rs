@@ -85,10 +85,12 @@ pub(super) fn go_on<R: Reactor + 'static>(
 ) {
     read::stop_waiting(shard, id);
     read::detach(shard, stream);
-    let counted = matches!(reader.goal, Goal::Messages { left: 0, .. }).then_some(reader.position);
+    let execution = reader.parts.first().expect("a reader has a part").execution;
+    let is_counted = matches!(reader.goal, Goal::Messages { left: 0, .. });
+    let counted = is_counted.then_some((execution, reader.position));
     let answered = match counted {
         None if reader.is_lost => refuse(shard, id, &read::is_lost()),
-        _ => carry_out(shard, id, forking.call, forking.principal, counted),
+        _ => carry_out(shard, id, forking.call, forking.principal, (counted, None)),
     };
     if answered.is_now() {
         shard.guests.hub.resume_later(id);

@@ -7,7 +7,7 @@
 //! - `state.rs`: one stream, without a clock and a disk; `keep.rs`: its description on the disk.
 //! - `paths.rs`: the shard of each path.
 //! - `create.rs`, `append.rs`, `read.rs`, `remove.rs`: the requests; `reader.rs`: one reader.
-//!   `fork.rs` finds the place at which a fork leaves its source.
+//!   `fork.rs` finds the place at which a fork leaves its source. `delayed.rs`: creations that wait.
 //! - `rest.rs`: streams that nobody uses leave the engine.
 //!
 //! Positions count the payload bytes of the execution. A fork goes on counting where it leaves its
@@ -21,6 +21,7 @@
 
 mod append;
 mod create;
+mod delayed;
 mod fork;
 mod keep;
 mod marker;
@@ -51,6 +52,8 @@ use slab::Slab;
 use crate::base::{ExecutionId, Handle, Instant, Principal};
 use crate::endpoint::{Answer, ApiError, Appended, DurableAsk, DurableCall, DurableHeaders};
 use crate::reactor::{ConnectionId, Reactor};
+use crate::server::durable::create::Counted;
+use crate::server::durable::delayed::Delayed;
 use crate::server::durable::paths::StreamHead;
 use crate::server::durable::reader::{Part, Parts, Tail};
 use crate::server::durable::state::StreamState;
@@ -72,6 +75,10 @@ pub(in crate::server) struct Durable {
     deadlines: BTreeSet<(Instant, usize)>,
     /// Streams whose executions are in the engine, with the time of a use, the oldest first.
     present: VecDeque<(usize, Instant)>,
+    /// Creations that wait for room, the first one first.
+    delayed: VecDeque<Delayed>,
+    /// The number of things that the disk had done when they were last tried.
+    done_count: u64,
     /// Removals whose answers wait for the disk.
     removals: Vec<remove::Removal>,
     /// The shards that have to look at streams which have moved, one bit each.
@@ -180,16 +187,21 @@ impl Durable {
         Durable { paths, ..Durable::default() }
     }
 
-    /// True if the disk or a ring has moved for somebody, or a removal waits for the disk.
+    /// True if the disk or a ring has moved for somebody, or a creation or a removal waits for the
+    /// disk.
     #[inline]
     pub fn is_busy(&self) -> bool {
-        !self.busy.is_empty() || !self.removals.is_empty() || self.untold != 0
+        let has_waiting = !self.removals.is_empty() || !self.delayed.is_empty();
+        !self.busy.is_empty() || has_waiting || self.untold != 0
     }
 
-    /// Returns the time at which the next stream may end, or leave the engine.
+    /// Returns the time at which the next stream may end, or leave the engine, or at which the next
+    /// creation is refused.
     pub fn next_deadline(&self) -> Option<Instant> {
         let expires_at = self.deadlines.first().map(|(at, _)| *at);
-        hub::clock::earlier(expires_at, self.next_rest())
+        let refused_at = self.delayed.front().and_then(|delayed| delayed.until);
+        let next = hub::clock::earlier(expires_at, self.next_rest());
+        hub::clock::earlier(next, refused_at)
     }
 
     /// Returns the executions that have the parts of a stream, which have to be here to read it.
@@ -226,6 +238,12 @@ impl Durable {
         if stream.state.closed.is_none() {
             stream.state.closed = Some(state::Closed::default());
         }
+    }
+
+    /// Returns the number of creations that wait for room.
+    #[cfg(test)]
+    pub fn delayed_count(&self) -> usize {
+        self.delayed.len()
     }
 
     /// The paths of all shards.
@@ -286,26 +304,30 @@ pub(in crate::server) fn answer<R: Reactor + 'static>(
     }
     match fork::wanted(shard, &call, principal) {
         Some(wanted) => fork::count(shard, id, wanted, (call, principal)),
-        None => carry_out(shard, id, call, principal, None),
+        None => carry_out(shard, id, call, principal, (None, None)),
     }
 }
 
-/// Carries out a request. `counted` is the position at which a fork leaves its source, if messages
-/// were counted for it.
+/// Carries out a request. `counted` is the place at which a fork leaves its source, if messages
+/// were counted for it. `until` is the time at which a creation is refused that has waited for
+/// room.
 fn carry_out<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
-    call: DurableCall,
+    mut call: DurableCall,
     principal: Principal,
-    counted: Option<u64>,
+    (counted, until): (Counted, Option<Instant>),
 ) -> Answered {
     let key = key_of(shard, principal, call.path.clone());
-    let DurableCall { raw_path, host, ask, .. } = call;
     let found = find(shard, &key);
-    if let DurableAsk::Create(creation) = ask {
-        let creation = (*creation, counted);
-        return create::create(shard, id, (key, found), creation, (host, &raw_path, principal));
+    if let DurableAsk::Create(creation) = &mut call.ask {
+        let about = (call.host.as_deref(), &*call.raw_path, principal);
+        let created = create::create(shard, id, (key, found), (creation, counted), about);
+        return created.unwrap_or_else(|| {
+            delayed::delay(shard, Delayed { id, call, principal, counted, until })
+        });
     }
+    let ask = call.ask;
     let is_there = found.is_some_and(|at| !shard.guests.durable.streams[at].state.is_gone);
     if ask == DurableAsk::Delete
         && !is_there

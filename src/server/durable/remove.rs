@@ -73,7 +73,7 @@ fn begin<R: Reactor + 'static>(
             // An append is on its way to the disk, or there is no room. It is tried again.
             let stream = &mut shard.guests.durable.streams[at];
             stream.state.is_gone = true;
-            Awaited::Room(stream.execution, shard.now + limits::DURABLE_REMOVAL_WAIT)
+            Awaited::Room(stream.execution, shard.now + limits::DURABLE_ROOM_WAIT)
         }
         Err(refused) => {
             shard.guests.durable.streams[at].state.is_gone = false;

@@ -58,6 +58,8 @@ pub(crate) struct Keeping {
     seen: ClockAnchor,
     /// Ends that the disk does not keep yet.
     ends: Vec<Ending>,
+    /// The number of wishes of the journal that the disk has done.
+    done_count: u64,
     /// Tools that wait for the disk.
     waiting: Vec<Waiting>,
     /// Executions whose engine is told late, and that the disk has to move for.
@@ -200,6 +202,7 @@ impl Keeping {
             anchor,
             seen: anchor,
             ends: Vec::new(),
+            done_count: 0,
             waiting: Vec::new(),
             late: Vec::with_capacity(limits::EXECUTIONS_MAX as usize),
             full_until: None,
@@ -426,6 +429,11 @@ impl Keeping {
         }
     }
 
+    /// The number of writes, syncs and other wishes of the journal that the disk has done.
+    pub fn done_count(&self) -> u64 {
+        self.done_count
+    }
+
     /// True if the execution is kept.
     pub fn keeps(&self, id: ExecutionId) -> bool {
         self.journal.find(id.to_bits()).is_some()
@@ -528,6 +536,7 @@ impl Keeping {
             for completed in self.files.on_done(done, reactor) {
                 match completed {
                     Completed::Wish { token, result, buffer, synced } => {
+                        self.done_count += 1;
                         self.journal.on_done(token, result, buffer, synced, moment);
                     }
                     Completed::Read { name: SCRUB_NAME, result, buffer } => {

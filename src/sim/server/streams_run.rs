@@ -12,6 +12,8 @@
 mod audit;
 mod reader;
 mod record;
+#[cfg(test)]
+mod tests;
 mod writer;
 
 use std::hash::Hasher;
