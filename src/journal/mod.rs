@@ -15,8 +15,8 @@
 //! - `commit.rs`: group commit. `table.rs`: the runs of the present segment.
 //! - `catalogue.rs`: the executions. `segments.rs`: the lives of segments, and retention.
 //! - `machine.rs`: the machine; `answers.rs`: its answers. `seal.rs` writes the index of a full
-//!   segment, `locate.rs` finds chunks, `landmarks.rs` helps it, `retain.rs` removes them. `age.rs`:
-//!   the clock for that.
+//!   segment, `locate.rs` finds chunks, `landmarks.rs` helps it, `retain.rs` removes them.
+//!   `age.rs`: the clock for that.
 //! - [`recovery`]: the state of a journal from its files alone. `walk.rs` walks over blocks.
 //! - [`scrub`]: a check of sealed segments in the background.
 //!

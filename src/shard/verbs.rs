@@ -212,7 +212,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
 
     /// The number of things that the disk has done for the journal.
     pub(crate) fn disk_done_count(&self) -> u64 {
-        self.keeping.as_ref().map_or(0, |keeping| keeping.done_count())
+        self.keeping.as_ref().map_or(0, |keeping| keeping.done_count)
     }
 
     /// True if the shard has a journal.

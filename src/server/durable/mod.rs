@@ -7,7 +7,8 @@
 //! - `state.rs`: one stream, without a clock and a disk; `keep.rs`: its description on the disk.
 //! - `paths.rs`: the shard of each path.
 //! - `create.rs`, `append.rs`, `read.rs`, `remove.rs`: the requests; `reader.rs`: one reader.
-//!   `fork.rs` finds the place at which a fork leaves its source. `delayed.rs`: creations that wait.
+//!   `fork.rs` finds the place at which a fork leaves its source. `delayed.rs`: creations that
+//!   wait for room.
 //! - `rest.rs`: streams that nobody uses leave the engine.
 //!
 //! Positions count the payload bytes of the execution. A fork goes on counting where it leaves its

@@ -58,8 +58,8 @@ pub(crate) struct Keeping {
     seen: ClockAnchor,
     /// Ends that the disk does not keep yet.
     ends: Vec<Ending>,
-    /// The number of wishes of the journal that the disk has done.
-    done_count: u64,
+    /// The number of writes, syncs and other wishes of the journal that the disk has done.
+    pub done_count: u64,
     /// Tools that wait for the disk.
     waiting: Vec<Waiting>,
     /// Executions whose engine is told late, and that the disk has to move for.
@@ -427,11 +427,6 @@ impl Keeping {
             Some(fault) => Err(fault),
             None => Ok(self.journal.is_synced_to(lsn)),
         }
-    }
-
-    /// The number of writes, syncs and other wishes of the journal that the disk has done.
-    pub fn done_count(&self) -> u64 {
-        self.done_count
     }
 
     /// True if the execution is kept.
