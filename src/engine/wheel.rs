@@ -293,6 +293,7 @@ impl<T: Copy> Wheel<T> {
     }
 
     /// The bound of the slot that is due next, or [`NEVER`]. A lower level always comes first.
+    #[inline(always)] // The compiler's choice changed with code elsewhere, and the counts with it.
     fn bound(&self) -> u64 {
         if self.levels_occupied == 0 {
             return NEVER;
