@@ -494,17 +494,21 @@ impl World {
                     seq = run.header.first_seq + u64::from(run.header.count);
                 }
                 Place::Corrupt { .. } | Place::Search(_) => {
-                    let kept = self.journal.get(name).expect("it was found");
                     let is_missing = model.chunks[seq as usize - 1].is_none();
-                    println!("{kept:?}; missing: {is_missing}");
-                    panic!("seed {seed}: {id} chunk {seq} is at {place:?}")
+                    panic!("seed {seed}: {id} chunk {seq} is at {place:?}; missing: {is_missing}")
                 }
             }
         }
-        for start in starts {
+        self.seek_all(name, &starts);
+    }
+
+    /// Looks for the first bytes of runs that were read: a landmark is near each of them.
+    fn seek_all(&mut self, name: KeptId, starts: &[u64]) {
+        let seed = self.seed;
+        for &start in starts {
             let (_, near) = self.journal.seek(name, start).expect("it was just read");
             let is_near = near <= start && start - near < JOURNAL_LANDMARK_BYTES;
-            assert!(is_near, "seed {seed}: {id} byte {start}: {near}");
+            assert!(is_near, "seed {seed}: {name:?} byte {start}: {near}");
             self.counts.sought += 1;
         }
     }

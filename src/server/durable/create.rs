@@ -53,7 +53,7 @@ pub(super) fn create<R: Reactor + 'static>(
 ) -> Option<Answered> {
     if let Some(at) = found {
         let state = &shard.guests.durable.streams[at].state;
-        let is_same = state.config.is_same(&creation)
+        let is_same = state.config.is_same(creation)
             && state.closed.is_some() == creation.is_closed
             && !state.is_gone;
         let answer = state.created(None);
