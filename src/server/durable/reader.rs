@@ -165,7 +165,7 @@ impl Reader {
         if let Goal::Reply { until, .. } = self.goal
             && self.piece.is_empty()
         {
-            // Once, instead of growing step by step, and with room for the brackets of JSON.
+            // Instead of growing step by step, and with room for the brackets of JSON.
             let bytes = usize::try_from(until.saturating_sub(first)).unwrap_or(usize::MAX);
             self.piece.reserve(bytes.min(REPLY_BYTES) + 2);
         }
