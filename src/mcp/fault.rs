@@ -32,7 +32,7 @@ pub mod codes {
 }
 
 /// An error reply.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct McpFault {
     /// The code for programs: one of [`codes`].
     pub code: i64,
@@ -126,6 +126,13 @@ impl McpFault {
     /// Appends the error as a message, without an id if the request could not be parsed.
     pub fn write(&self, out: &mut Vec<u8>, id: Option<&Id>) {
         jsonrpc::write_error(out, id, self.code, &self.message, self.data.as_ref());
+    }
+
+    /// Returns the error of an error object, with the HTTP status 200.
+    pub fn parse(error: &Value) -> Option<McpFault> {
+        let mut fault = McpFault::new(error["code"].as_i64()?, error["message"].as_str()?);
+        fault.data = error.get("data").cloned();
+        Some(fault)
     }
 
     /// The error object, which a failed task of the stateless era holds.

@@ -73,6 +73,16 @@ pub fn requests(questions: &[Question]) -> Value {
     questions.iter().map(request).collect::<Map<_, _>>().into()
 }
 
+/// Returns the questions of such `inputRequests`; `None` if one of them is no question.
+pub fn parse_requests(requests: &Map<String, Value>) -> Option<Vec<Question>> {
+    let question = |(key, request): (&String, &Value)| {
+        let method = QuestionMethod::parse(request["method"].as_str()?)?;
+        let params = request.get("params").cloned().unwrap_or_default();
+        Some(Question { key: key.clone(), method, params })
+    };
+    requests.iter().map(question).collect()
+}
+
 /// The parameters of a question sent as a request in the handshake era, in the form of this
 /// version. Forms had no `mode` before 2025-11-25.
 pub fn params(version: Version, question: &Question) -> Value {

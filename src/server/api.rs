@@ -55,6 +55,7 @@ fn prepare<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
     archive.fill(described, access, conversations);
     durable::fill(shard, streams);
     subscriptions::fill(shard, &open);
+    mcp::take_up_tasks(shard, &open);
     workers::kept::take_up(shard);
 }
 

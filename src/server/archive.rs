@@ -22,7 +22,7 @@ use crate::base::{ExecutionId, Principal, ProgressToken};
 use crate::endpoint::documents::Dates;
 use crate::endpoint::{Access, ListPlace, PolicyChoice};
 use crate::engine::Verdict;
-use crate::mcp::Version;
+use crate::mcp::{McpFault, Version};
 use crate::reactor::Reactor;
 use crate::server::ServerShard;
 use crate::server::conversations::{Conversations, Place, Seat};
@@ -76,21 +76,36 @@ pub(in crate::server) struct KeptTask {
     pub created_us: u64,
     /// The time from its creation during which it is kept.
     pub ttl_ms: u64,
+    /// The reply, if it has ended before its tool ran.
+    pub reply: Option<Result<Value, McpFault>>,
 }
 
 impl KeptTask {
-    fn to_json(&self) -> Value {
-        let KeptTask { name, version, created_us, ttl_ms } = self;
+    pub fn to_json(&self) -> Value {
+        let KeptTask { name, version, created_us, ttl_ms, reply } = self;
         let version = version.text();
-        json!({"id": name, "version": version, "created_us": created_us, "ttl_ms": ttl_ms})
+        let mut members =
+            json!({"id": name, "version": version, "created_us": created_us, "ttl_ms": ttl_ms});
+        match reply {
+            None => {}
+            Some(Ok(result)) => members["result"] = result.clone(),
+            Some(Err(fault)) => {
+                (members["fault"], members["status"]) = (fault.to_json(), fault.status.into());
+            }
+        }
+        members
     }
 
-    fn parse(members: &Value) -> Option<KeptTask> {
+    pub fn parse(members: &Value) -> Option<KeptTask> {
+        let status = || members["status"].as_u64().and_then(|status| u16::try_from(status).ok());
+        let fault = || Some(McpFault::parse(members.get("fault")?)?.status(status()?));
+        let result = members.get("result").cloned().map(Ok);
         Some(KeptTask {
             name: members["id"].as_str()?.into(),
             version: Version::parse(members["version"].as_str()?)?,
             created_us: members["created_us"].as_u64()?,
             ttl_ms: members["ttl_ms"].as_u64()?,
+            reply: result.or_else(|| fault().map(Err)),
         })
     }
 
@@ -155,7 +170,9 @@ impl Archive {
                 self.owned.remove(&owner);
             }
         }
-        if let Some(task) = task {
+        if let Some(task) = task
+            && self.tasks.get(&task.name) == Some(&id)
+        {
             self.tasks.remove(&task.name);
         }
         if let Some(token) = token {
@@ -166,7 +183,11 @@ impl Archive {
     fn insert(&mut self, id: ExecutionId, entry: Entry) {
         self.forget(id);
         if let Some(task) = &entry.task {
-            self.tasks.insert(task.name.clone(), id);
+            // The record of its questions may still be there when its tool runs.
+            let other = self.tasks.get(&task.name).and_then(|id| self.entries.get(id));
+            if other.is_none_or(|other| other.dates.created_us <= entry.dates.created_us) {
+                self.tasks.insert(task.name.clone(), id);
+            }
         }
         if let Some(token) = entry.token {
             self.tokens.insert(token, id);
@@ -232,7 +253,7 @@ pub(in crate::server) fn note_ended<R: Reactor + 'static>(
         outcome: verdict.outcome,
         totals: verdict.totals.of(Kinds::ALL),
         dates: Dates { created_us, ended_us: Some(ended_us) },
-        is_fault: run.has_panicked,
+        is_fault: run.has_panicked || verdict.error.as_deref() == Some(RESTARTED),
         seat: run.guest.thread.clone(),
         task: run.guest.task.clone(),
         token: run.names.token.as_ref().and_then(|token| token.parse().ok()),
@@ -365,26 +386,38 @@ mod tests {
     #[test]
     fn a_task_is_found_by_its_id_until_its_time_is_over() {
         let version = Version::V2025_11_25;
-        let task = KeptTask { name: "00ab".into(), version, created_us: 7_000, ttl_ms: 3 };
+        let task =
+            KeptTask { name: "00ab".into(), version, created_us: 7_000, ttl_ms: 3, reply: None };
         assert_eq!(KeptTask::parse(&task.to_json()), Some(task.clone()));
         assert_eq!(KeptTask::parse(&json!({"id": "00ab", "version": "2025-11-25"})), None);
+        let fault = McpFault::new(-32_021, "no").status(400).data(json!({"a": 1}));
+        for reply in [Ok(json!({"content": []})), Err(McpFault::internal("i")), Err(fault)] {
+            let task = KeptTask { reply: Some(reply), ..task.clone() };
+            assert_eq!(KeptTask::parse(&task.to_json()), Some(task));
+        }
         let id = ExecutionId { shard: 0, slot: Handle { index: 1, generation: 1 }, nonce: 7 };
-        let entry = Entry {
+        let entry = |created_us, token| Entry {
             owner: None,
             tool: "t".into(),
             outcome: Outcome::Completed,
             totals: Totals::default(),
-            dates: Dates { created_us: 7_000, ended_us: Some(7_100) },
+            dates: Dates { created_us, ended_us: Some(7_100) },
             is_fault: false,
             seat: None,
-            task: Some(Rc::new(task)),
-            token: Some(ProgressToken { shard: 0, slot: id.slot, secret: 5 }),
+            task: Some(Rc::new(task.clone())),
+            token,
         };
-        let token = entry.token.unwrap();
+        let token = ProgressToken { shard: 0, slot: id.slot, secret: 5 };
         let mut archive = Archive::default();
-        archive.insert(id, entry);
+        archive.insert(id, entry(7_000, Some(token)));
         let found = |archive: &Archive, now_us| archive.task("00ab", now_us).map(|(id, _)| id);
         assert_eq!((found(&archive, 9_999), found(&archive, 10_000)), (Some(id), None));
+        // The record of its questions was opened earlier, and may be noted later.
+        let record = ExecutionId { nonce: 8, ..id };
+        archive.insert(record, entry(6_999, None));
+        assert_eq!(found(&archive, 9_999), Some(id));
+        archive.forget(record);
+        assert_eq!(found(&archive, 9_999), Some(id));
         assert!(archive.task("00ac", 9_999).is_none());
         assert_eq!(archive.of_token(token), Some(id));
         archive.forget(id);

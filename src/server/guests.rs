@@ -32,8 +32,8 @@ use crate::server::workers::Workers;
 use crate::server::workers::open_call::OpenCall;
 use crate::server::{
     AgentSettings, Log, NamedDoors, OutgoingConfig, Places, Spans, UpstreamMeter, agents, calls,
-    conversations, durable, executions, hub, outgoing, peers, records, shm, subscriptions, turn,
-    workers,
+    conversations, durable, executions, hub, mcp, outgoing, peers, records, shm, subscriptions,
+    turn, workers,
 };
 use crate::shard::delivery::{Chunk, Delivery};
 use crate::shard::outlet::{Giving, GuestRun, GuestWork, Outlet, OutsideReader, ShardEvent};
@@ -363,6 +363,9 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
         }
         if shard.guests.subscriptions.has_any() {
             subscriptions::settle(shard);
+        }
+        if shard.guests.mcp.has_resting() {
+            mcp::rest_records(shard);
         }
         // A send earlier in this turn may have made room for these readers.
         shard.guests.release_readers();

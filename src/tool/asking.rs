@@ -140,6 +140,14 @@ pub enum QuestionMethod {
 }
 
 impl QuestionMethod {
+    const ALL: [QuestionMethod; 3] =
+        [QuestionMethod::Elicit, QuestionMethod::Sample, QuestionMethod::Roots];
+
+    /// Returns the method of this name in MCP.
+    pub fn parse(name: &str) -> Option<QuestionMethod> {
+        QuestionMethod::ALL.into_iter().find(|method| method.name() == name)
+    }
+
     /// The method's name in MCP.
     pub fn name(self) -> &'static str {
         match self {

@@ -4,6 +4,7 @@
 #[path = "../served/mod.rs"]
 mod served;
 
+mod asking_tasks;
 mod cursors;
 mod mcp;
 mod owners;

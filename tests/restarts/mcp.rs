@@ -1,9 +1,11 @@
-//! A client of the Model Context Protocol, of one era or the other.
+//! A client of the Model Context Protocol, of one era or the other. It answers questions.
+
+use std::io::{BufRead, BufReader, Write};
 
 use serde_json::{Value, json};
 
 use crate::served::Server;
-use crate::world::{Response, post};
+use crate::world::{Response, post, request_head};
 
 /// The way in which a client speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +27,11 @@ pub struct Client<'a> {
     pub era: Era,
     token: String,
     pub session: Option<String>,
+}
+
+/// The capabilities of a client that shows forms.
+fn forms() -> Value {
+    json!({"elicitation": {}})
 }
 
 /// An answer: the message, and the text of it.
@@ -63,7 +70,7 @@ impl<'a> Client<'a> {
             let info = json!({"name": "restarts", "version": "0"});
             let version = "2025-11-25";
             let params =
-                json!({"protocolVersion": version, "capabilities": {}, "clientInfo": info});
+                json!({"protocolVersion": version, "capabilities": forms(), "clientInfo": info});
             let response = client.post("initialize", &params);
             let name = "mcp-session-id: ";
             let line = response.head.lines().find_map(|line| line.strip_prefix(name));
@@ -73,6 +80,12 @@ impl<'a> Client<'a> {
     }
 
     fn post(&self, method: &str, params: &Value) -> Response {
+        let (headers, message) = self.request(method, params);
+        post(self.server, "/mcp", &headers, &message)
+    }
+
+    /// The headers and the body of a request.
+    fn request(&self, method: &str, params: &Value) -> (String, String) {
         let mut params = params.clone();
         let mut headers = String::from("Content-Type: application/json\r\n");
         headers += "Accept: application/json, text/event-stream\r\n";
@@ -91,12 +104,42 @@ impl<'a> Client<'a> {
             }
             let meta = &mut params["_meta"];
             meta["io.modelcontextprotocol/protocolVersion"] = version.into();
-            let extensions = json!({"io.modelcontextprotocol/tasks": {}});
-            meta["io.modelcontextprotocol/clientCapabilities"] = json!({"extensions": extensions});
+            let mut capabilities = forms();
+            capabilities["extensions"] = json!({"io.modelcontextprotocol/tasks": {}});
+            meta["io.modelcontextprotocol/clientCapabilities"] = capabilities;
         }
         // Each request waits for its answer, so all of them can have the same id.
         let message = json!({"jsonrpc": "2.0", "id": "same", "method": method, "params": params});
-        post(self.server, "/mcp", &headers, &message.to_string())
+        (headers, message.to_string())
+    }
+
+    /// Waits for the result of a task in the handshake era. Each question is answered with what
+    /// `answer` returns for its message; `None` leaves without the result.
+    pub fn await_result(
+        &self,
+        task: &str,
+        mut answer: impl FnMut(&str) -> Option<Value>,
+    ) -> Option<Value> {
+        let (headers, body) = self.request("tasks/result", &json!({"taskId": task}));
+        let mut stream = self.server.connect();
+        let head = request_head("POST /mcp", &headers, &body);
+        write!(stream, "{head}{body}").unwrap();
+        for line in BufReader::new(stream).lines() {
+            let line = line.unwrap();
+            let message = line.strip_prefix("data: ").and_then(|text| {
+                serde_json::from_str::<Value>(text).ok() // The first event has no message.
+            });
+            let Some(message) = message else { continue };
+            if message["method"] != "elicitation/create" {
+                return Some(message["result"].clone());
+            }
+            let filled = answer(message["params"]["message"].as_str().unwrap())?;
+            let reply = json!({"jsonrpc": "2.0", "id": message["id"], "result": filled});
+            let (headers, _) = self.request("", &json!({}));
+            let heard = post(self.server, "/mcp", &headers, &reply.to_string());
+            assert_eq!(heard.status, 202);
+        }
+        panic!("the stream has ended without the result");
     }
 
     pub fn ask(&self, method: &str, params: Value) -> Answer {

@@ -11,8 +11,8 @@ use crate::world::{Folder, kill};
 
 const HOUR_MS: u64 = 3_600_000;
 const INVALID_PARAMS: i64 = -32_602;
-const ANN: &str = "annannannannannannannannannannann";
-const BOB: &str = "bobbobbobbobbobbobbobbobbobbobbob";
+pub const ANN: &str = "annannannannannannannannannannann";
+pub const BOB: &str = "bobbobbobbobbobbobbobbobbobbobbob";
 
 fn forever() -> Value {
     json!({"seconds": 3_600})
@@ -143,12 +143,13 @@ fn a_task_is_kept_for_its_time_and_no_longer() {
     assert_eq!(client.ask_task("tasks/result", &short).error()["code"], INVALID_PARAMS);
 }
 
-fn start_guarded(folder: &Folder) -> Server {
+/// Starts a server that requires the tokens of Ann and Bob, with these further arguments.
+pub fn start_guarded(folder: &Folder, further: &[&str]) -> Server {
     let path = folder.path().join("tokens");
     std::fs::write(&path, format!("ann {ANN}\nbob {BOB}\n")).unwrap();
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
     let mut arguments = vec!["--conformance", "--token-file", path.to_str().unwrap()];
-    arguments.extend(two_shards());
+    arguments.extend(further);
     folder.serve(&arguments)
 }
 
@@ -160,7 +161,7 @@ fn listed(client: &Client<'_>) -> Vec<Value> {
 #[test]
 fn a_task_belongs_to_its_principal_and_is_listed_after_a_kill() {
     let folder = Folder::new("tasks-owners");
-    let server = start_guarded(&folder);
+    let server = start_guarded(&folder, two_shards());
     // Each connection may come to another shard, and so may each session.
     let clients: Vec<Client<'_>> =
         (0..4).map(|_| Client::with_token(&server, Era::Handshake, ANN)).collect();
@@ -175,7 +176,7 @@ fn a_task_belongs_to_its_principal_and_is_listed_after_a_kill() {
     assert_eq!(before.len(), tasks.len());
     kill(server);
 
-    let server = start_guarded(&folder);
+    let server = start_guarded(&folder, two_shards());
     for _ in 0..4 {
         let bob = Client::with_token(&server, Era::Handshake, BOB);
         for method in ["tasks/get", "tasks/result", "tasks/cancel"] {

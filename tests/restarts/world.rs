@@ -73,14 +73,21 @@ pub fn get(server: &Server, path: &str, headers: &str) -> Response {
 
 /// Sends a request with a body, like [`get`].
 pub fn post(server: &Server, path: &str, headers: &str, body: &str) -> Response {
-    let headers = format!("{headers}Content-Length: {}\r\n", body.len());
-    send(server, &format!("POST {path}"), &headers, body)
+    send(server, &format!("POST {path}"), headers, body)
+}
+
+/// The head of a request that has this body and whose connection is closed behind the response.
+pub fn request_head(request: &str, headers: &str, body: &str) -> String {
+    let length = match body.is_empty() {
+        true => String::new(),
+        false => format!("Content-Length: {}\r\n", body.len()),
+    };
+    format!("{request} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}{length}\r\n")
 }
 
 fn send(server: &Server, request: &str, headers: &str, body: &str) -> Response {
     let mut stream = server.connect();
-    let head = format!("{request} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n");
-    write!(stream, "{head}{headers}\r\n{body}").unwrap();
+    write!(stream, "{}{body}", request_head(request, headers, body)).unwrap();
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).unwrap();
     let at = answer.windows(4).position(|four| four == b"\r\n\r\n").expect("a head");

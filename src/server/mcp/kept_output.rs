@@ -125,6 +125,17 @@ impl KeptOutput {
         }
     }
 
+    /// Sets the tool, before any output has come.
+    pub fn set_tool(&mut self, tool: &Arc<ToolSpec>) {
+        if !Arc::ptr_eq(&self.tool, tool) {
+            self.tool = Arc::clone(tool);
+            self.content = Content::All(match tool.is_relayed {
+                true => Collected::relaying(),
+                false => Collected::new(),
+            });
+        }
+    }
+
     /// Adds a chunk.
     pub fn take(&mut self, chunk: &Chunk<'_>) {
         if let Content::End(bytes) = &mut self.content {

@@ -16,7 +16,8 @@
 //! - `receive.rs` (HTTP) and `lines.rs` (connections of lines), the sources of messages;
 //! - `ask.rs`, requests; `tools.rs`, `open_streams.rs`, `tasks.rs`, `questions.rs` (tools that have
 //!   questions first), `resources.rs`, `listen.rs`;
-//! - `recalled.rs`, tasks and outputs that only the disk has;
+//! - `task_record.rs`, tasks with open questions on the disk; `recalled.rs`, tasks and outputs that
+//!   only the disk has;
 //! - `settle.rs` and `answer.rs`, the ends of calls.
 //!
 //! Invariants (M1 and M2 in `sessions.rs`, M3 and M4 in `call.rs`):
@@ -40,6 +41,7 @@ mod resources;
 mod result;
 mod sessions;
 mod settle;
+mod task_record;
 mod tasks;
 mod tools;
 mod trace;
@@ -66,6 +68,7 @@ pub(in crate::server) use result::beat_mcp;
 pub use sessions::SessionName;
 use sessions::Sessions;
 pub(in crate::server) use settle::{fire_mcp_deadlines, lose_link, settle_mcp};
+pub(in crate::server) use task_record::{rest as rest_records, take_up as take_up_tasks};
 
 use crate::base::{ExecutionId, Guarded, Handle, Instant, Pool, Principal};
 use crate::engine::wheel::{TimerId, Wheel};
@@ -158,6 +161,8 @@ pub(in crate::server) struct Mcp {
     /// The revision of the server's tools that clients know of.
     tools_revision: u64,
     kept: answer::KeptAnswers,
+    /// The records of tasks that leave the engine as soon as the disk has them.
+    resting: Vec<ExecutionId>,
     counts: McpCounts,
     /// The span of the current request, until a call takes it.
     span: Option<Box<crate::trace::Span>>,
@@ -199,6 +204,7 @@ impl Mcp {
             watches: listen::Watches::default(),
             tools_revision: 0,
             kept: answer::KeptAnswers::default(),
+            resting: Vec::new(),
             counts: McpCounts::default(),
             span: None,
         })
@@ -232,6 +238,11 @@ impl Mcp {
     #[inline]
     pub fn is_used(&self) -> bool {
         self.is_used
+    }
+
+    /// True if records of tasks are to leave the engine.
+    pub fn has_resting(&self) -> bool {
+        !self.resting.is_empty()
     }
 
     /// Notes that a client uses the protocol.

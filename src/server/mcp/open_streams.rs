@@ -69,7 +69,8 @@ fn open_stream<R: Reactor + 'static>(
         return refused(&format!("argument `tool`: unknown tool `{tool}`"));
     };
     let (arguments, replies) = (Value::Object(arguments), Replies::default());
-    let call = ToolCall { source, context: context.clone(), spec, arguments, replies };
+    let owner = source.owner;
+    let call = ToolCall { owner, context: context.clone(), spec, arguments, replies };
     match tools::ask_tool(shard, &call) {
         Ok(Asking::Run) => {}
         Ok(_) => return refused("this tool has questions before it runs: call it directly"),

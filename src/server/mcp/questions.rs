@@ -40,11 +40,12 @@ fn parse_name(id: &Id) -> Option<(Handle, u64)> {
 /// Puts the questions of a tool to its client. Returns `None` if the call is answered later.
 pub(in crate::server) fn put_questions<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
+    source: Source,
     call: ToolCall,
     asked: Vec<Question>,
     state: Option<Value>,
 ) -> Option<Reply> {
-    let ToolCall { source, context, spec, arguments, .. } = call;
+    let ToolCall { context, spec, arguments, .. } = call;
     if context.version.era() == Era::Stateless {
         let server = ask::server_info(shard);
         let results = Results::new(context.version, &server);
@@ -153,7 +154,7 @@ fn ask_again<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
     let answers = std::mem::take(&mut asks.answers);
     let replies = Replies { answers, state: asks.state.take() };
     let tool_call = ToolCall {
-        source: Source { asker: call.asker, owner: call.owner, outlet: call.outlet },
+        owner: call.owner,
         context: Box::new(call.context.clone()),
         spec: Arc::clone(&asks.spec),
         arguments: asks.arguments.clone(),

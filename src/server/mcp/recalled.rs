@@ -92,14 +92,16 @@ fn keep_task_again<R: Reactor + 'static>(
 ) -> Option<Handle> {
     let place = place_for_task(shard, owner)?;
     let left = Duration::from_micros(task.left_us(now_us)?);
-    let role = Role::Task(Box::new(Task::recalled(task)));
+    let document = document(shard.guests.archive.get(id)?, task);
+    let was = (document.state, document.updated_us);
+    let role = Role::Task(Box::new(Task::recalled(task, was)));
     let handle = keep_again(shard, id, (owner, role), From::Start, left)?;
     shard.guests.mcp.keeps.get_mut(handle).expect("it was just made").place = Some(place);
     Some(handle)
 }
 
 /// Takes a place for a task of this principal. If all are taken, the oldest one from the disk goes.
-fn place_for_task<R: Reactor + 'static>(
+pub(super) fn place_for_task<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     owner: Principal,
 ) -> Option<Place> {
@@ -229,7 +231,7 @@ pub(in crate::server) fn document<'a>(entry: &Entry, task: &'a KeptTask) -> shap
     let state = match entry.outcome {
         Outcome::Completed => TaskState::Completed,
         Outcome::Cancelled => TaskState::Cancelled,
-        _ if entry.is_fault => TaskState::Failed,
+        _ if entry.is_fault || matches!(task.reply, Some(Err(_))) => TaskState::Failed,
         _ => TaskState::of_result(task.version, true),
     };
     let updated_us = entry.dates.ended_us.unwrap_or(0).max(task.created_us);

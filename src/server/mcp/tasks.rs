@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use crate::base::{Handle, Principal};
+use crate::base::{ExecutionId, Handle, Principal};
 use crate::limits;
 use crate::mcp::cursor::{self, List};
 use crate::mcp::results::Results;
@@ -17,15 +17,18 @@ use crate::reactor::Reactor;
 use crate::server::archive::KeptTask;
 use crate::server::guests::Guests;
 use crate::server::mcp::answer::{Replied, Reply, Source};
-use crate::server::mcp::call::{Asker, Stage};
+use crate::server::mcp::call::Stage;
 use crate::server::mcp::kept_output::{KeptOutput, Role};
 use crate::server::mcp::tools::{ToolCall, execute_error};
-use crate::server::mcp::{Due, answer, ask, listen, open_streams, recalled, result, settle, tools};
+use crate::server::mcp::{
+    Due, answer, ask, listen, open_streams, recalled, receive, result, settle, task_record, tools,
+};
 use crate::server::places::PlaceKind;
 use crate::server::{ServerShard, peers, records};
+use crate::shard::ExecuteError;
 use crate::shard::journal::RESTARTED;
 use crate::stream::Outcome;
-use crate::tool::{Asking, Question, Replies};
+use crate::tool::{Abilities, Asking, Question, Replies};
 use crate::wire::jsonrpc::{self, ErrorObject};
 
 /// The state of a task.
@@ -33,58 +36,84 @@ use crate::wire::jsonrpc::{self, ErrorObject};
 pub(in crate::server) struct Task {
     pub name: String,
     pub state: TaskState,
-    /// The sender of the call that became the task; `None` for a task from the disk.
-    asker: Option<Asker>,
+    /// True if its execution had ended before the task was in memory: see `recalled.rs`.
+    is_recalled: bool,
     /// The context of the call that became the task.
     pub context: Box<Context>,
-    arguments: Value,
+    pub arguments: Value,
     created_us: u64,
     updated_us: u64,
     ttl_ms: u64,
-    /// The questions of its tool, each with its number in the handshake era.
-    open: Vec<(u64, Question)>,
-    answers: Map<String, Value>,
-    remembers: Option<Value>,
-    rounds: u32,
+    pub asked: Asked,
+    /// The execution that keeps its record until its tool runs: see `task_record.rs`.
+    pub record: Option<ExecutionId>,
     /// The reply to the call that became the task.
     pub reply: Option<Result<Value, McpFault>>,
+}
+
+/// The questions of a tool before it runs.
+#[derive(Debug, Default, PartialEq)]
+pub(in crate::server) struct Asked {
+    /// The open questions, each with its number in the handshake era.
+    pub open: Vec<(u64, Question)>,
+    /// The answers to the current questions.
+    pub answers: Map<String, Value>,
+    /// The state that the tool wants back.
+    pub remembers: Option<Value>,
+    /// Number of times that the tool was asked.
+    pub rounds: u32,
 }
 
 /// The limit of rounds of questions for one task.
 const ROUNDS_MAX: u32 = 64;
 
 impl Task {
-    /// Returns a task whose execution has ended and is kept, before its output was read.
-    pub fn recalled(kept: &KeptTask) -> Task {
+    /// Returns a task whose execution has ended and is kept, before its output was read. Such a
+    /// task was in this state since this time.
+    pub fn recalled(kept: &KeptTask, (state, updated_us): (TaskState, u64)) -> Task {
+        let is_over = kept.reply.is_some(); // There is no output to read.
         Task {
             name: kept.name.to_string(),
-            state: TaskState::Working,
-            asker: None,
+            state: if is_over { state } else { TaskState::Working },
+            is_recalled: true,
             context: Box::new(Context::past(kept.version)),
             arguments: Value::Null,
             created_us: kept.created_us,
-            updated_us: kept.created_us,
+            updated_us: if is_over { updated_us } else { kept.created_us },
             ttl_ms: kept.ttl_ms,
-            open: Vec::new(),
-            answers: Map::new(),
-            remembers: None,
-            rounds: 0,
-            reply: None,
+            asked: Asked::default(),
+            record: None,
+            reply: kept.reply.clone(),
         }
     }
 
-    /// True for a task from the disk.
+    /// Returns a task whose tool had questions when the last process ended.
+    pub fn restored(kept: &KeptTask, abilities: Abilities, arguments: Value, asked: Asked) -> Task {
+        let mut context = Context::past(kept.version);
+        context.client.abilities = abilities;
+        Task {
+            state: TaskState::InputRequired,
+            is_recalled: false,
+            context: Box::new(context),
+            arguments,
+            asked,
+            ..Task::recalled(kept, (TaskState::InputRequired, kept.created_us))
+        }
+    }
+
+    /// True for a task whose execution had ended before the task was in memory.
     pub fn is_recalled(&self) -> bool {
-        self.asker.is_none()
+        self.is_recalled
     }
 
     /// Returns the description for the record of its execution.
-    fn kept(&self) -> KeptTask {
+    pub fn kept(&self) -> KeptTask {
         KeptTask {
             name: self.name.as_str().into(),
             version: self.context.version,
             created_us: self.created_us,
             ttl_ms: self.ttl_ms,
+            reply: None,
         }
     }
 
@@ -104,7 +133,7 @@ impl Task {
         match (&self.state, &self.reply) {
             (TaskState::InputRequired, _) => {
                 let asked: Vec<Question> =
-                    self.open.iter().map(|(_, question)| question.clone()).collect();
+                    self.asked.open.iter().map(|(_, question)| question.clone()).collect();
                 look(Detail::Questions(&questions::requests(&asked)))
             }
             (TaskState::Completed, Some(Ok(result))) => look(Detail::Result(result)),
@@ -118,8 +147,7 @@ pub(in crate::server) fn begin_task<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     call: ToolCall,
 ) -> Reply {
-    let ToolCall { source, context, spec, arguments, replies } = call;
-    let owner = source.owner;
+    let ToolCall { owner, context, spec, arguments, replies } = call;
     let most = limits::MCP_TASKS_MAX;
     let place = shard.guests.mcp.places.take(PlaceKind::Tasks, owner, most);
     let full = || McpFault::busy(format!("{most} tasks exist already"));
@@ -132,16 +160,14 @@ pub(in crate::server) fn begin_task<R: Reactor + 'static>(
     let task = Task {
         name,
         state: TaskState::Working,
-        asker: Some(source.asker),
+        is_recalled: false,
         context,
         arguments,
         created_us,
         updated_us: created_us,
         ttl_ms,
-        open: Vec::new(),
-        answers: replies.answers,
-        remembers: replies.state,
-        rounds: 0,
+        asked: Asked { answers: replies.answers, remembers: replies.state, ..Asked::default() },
+        record: None,
         reply: None,
     };
     let now = shard.now;
@@ -163,18 +189,21 @@ pub(in crate::server) fn begin_task<R: Reactor + 'static>(
 
 /// Runs the tool of a task, or asks its questions first.
 fn advance_task<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
-    let mcp = &mut shard.guests.mcp;
-    let Some(keep) = mcp.keeps.get_mut(handle) else { return };
-    let (owner, spec) = (keep.owner, Arc::clone(&keep.tool));
-    let Role::Task(task) = &mut keep.role else { return };
-    let Some(asker) = task.asker else { return }; // Its tool has run.
-    task.rounds += 1;
-    let is_endless = task.rounds > ROUNDS_MAX;
-    let answers = std::mem::take(&mut task.answers);
-    let replies = Replies { answers, state: task.remembers.take() };
-    let outlet = crate::server::mcp::call::Outlet::Nowhere;
+    let Some(keep) = shard.guests.mcp.keeps.get(handle) else { return };
+    let owner = keep.owner;
+    // After a restart, only the name of the tool is known.
+    let found = receive::tool_spec(shard, owner, &keep.tool.name);
+    let spec = found.unwrap_or_else(|| Arc::clone(&keep.tool));
+    let Some(task) = shard.guests.mcp.task_mut(handle) else { return };
+    if task.is_recalled {
+        return; // Its tool has run.
+    }
+    task.asked.rounds += 1;
+    let is_endless = task.asked.rounds > ROUNDS_MAX;
+    let answers = std::mem::take(&mut task.asked.answers);
+    let replies = Replies { answers, state: task.asked.remembers.take() };
     let call = ToolCall {
-        source: Source { asker, owner, outlet },
+        owner,
         context: task.context.clone(),
         spec,
         arguments: task.arguments.clone(),
@@ -205,14 +234,15 @@ fn advance_task<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle
             let open: Vec<(u64, Question)> =
                 asked.into_iter().map(|question| (hub.random_number(), question)).collect();
             let Some(task) = mcp.task_mut(handle) else { return };
-            (task.open, task.remembers) = (open, state);
-            match is_nothing {
-                true => advance_task(shard, handle),
-                false => {
-                    set_task_state(shard, handle, TaskState::InputRequired);
-                    send_task_questions(shard, handle);
-                }
+            (task.asked.open, task.asked.remembers) = (open, state);
+            if is_nothing {
+                return advance_task(shard, handle);
             }
+            if let Err(error) = task_record::keep(shard, handle) {
+                return refuse_task(shard, handle, call.context.version, &error);
+            }
+            set_task_state(shard, handle, TaskState::InputRequired);
+            send_task_questions(shard, handle);
         }
     }
 }
@@ -223,20 +253,16 @@ fn run_task<R: Reactor + 'static>(
     call: &ToolCall,
     prepared: crate::tool::Prepared,
 ) {
-    let owner = call.source.owner;
     let kept = shard.guests.mcp.task(handle).map(Task::kept);
-    match tools::open_kept(shard, owner, prepared, 1, kept, false) {
-        Err(error) => {
-            let server = ask::server_info(shard);
-            let results = Results::new(call.context.version, &server);
-            let reply = execute_error(&results, &error);
-            finish_task(shard, handle, reply, Outcome::Failed);
-        }
+    match tools::open_kept(shard, call.owner, prepared, 1, kept, false) {
+        Err(error) => refuse_task(shard, handle, call.context.version, &error),
         Ok(execution) => {
             let mcp = &mut shard.guests.mcp;
             if let Some(keep) = mcp.keeps.get_mut(handle) {
+                keep.set_tool(&call.spec);
                 keep.execution = Some(execution);
             }
+            task_record::remove(shard, handle);
             tools::attach_keep(shard, handle, execution, crate::engine::From::Start);
             records::log_started_by(shard, None, execution, &call.spec.name);
             set_task_state(shard, handle, TaskState::Working);
@@ -244,6 +270,18 @@ fn run_task<R: Reactor + 'static>(
             shard.pump();
         }
     }
+}
+
+/// Finishes a task that has no room for an execution.
+fn refuse_task<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    handle: Handle,
+    version: Version,
+    error: &ExecuteError,
+) {
+    let server = ask::server_info(shard);
+    let reply = execute_error(&Results::new(version, &server), error);
+    finish_task(shard, handle, reply, Outcome::Failed);
 }
 
 fn set_task_state<R: Reactor + 'static>(
@@ -302,8 +340,13 @@ fn finish_task<R: Reactor + 'static>(
     outcome: Outcome,
 ) {
     let execution = shard.guests.mcp.keeps.get(handle).and_then(|keep| keep.execution);
+    let is_error = reply.as_ref().is_ok_and(Replied::is_error);
+    let reply = reply.map(Replied::into_value);
     // The record of the end says the same time after a restart.
-    let recorded_us = execution.and_then(|execution| shard.kept_ended_us(execution));
+    let recorded_us = match execution {
+        Some(execution) => shard.kept_ended_us(execution),
+        None => task_record::end(shard, handle, &reply, outcome),
+    };
     let at_us = recorded_us.unwrap_or_else(|| records::wall_us(shard));
     let mcp = &mut shard.guests.mcp;
     let Some(task) = mcp.task_mut(handle) else { return };
@@ -311,10 +354,10 @@ fn finish_task<R: Reactor + 'static>(
         _ if task.state.is_terminal() => task.state,
         (_, Outcome::Cancelled) => TaskState::Cancelled,
         (Err(_), _) => TaskState::Failed,
-        (Ok(result), _) => TaskState::of_result(task.context.version, result.is_error()),
+        (Ok(_), _) => TaskState::of_result(task.context.version, is_error),
     };
-    task.reply = Some(reply.map(Replied::into_value));
-    task.open.clear();
+    task.reply = Some(reply);
+    task.asked.open.clear();
     set_task_state_at(shard, handle, state, at_us);
     answer_awaiting(shard, handle);
 }
@@ -472,10 +515,14 @@ pub(in crate::server) fn update_task<R: Reactor + 'static>(
 fn go_on_if_answered<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle) {
     let mcp = &mut shard.guests.mcp;
     let Some(task) = mcp.task(handle) else { return };
-    if task.state == TaskState::InputRequired && task.open.is_empty() {
-        set_task_state(shard, handle, TaskState::Working);
-        advance_task(shard, handle);
+    if task.state != TaskState::InputRequired {
+        return;
     }
+    if task.asked.open.is_empty() {
+        set_task_state(shard, handle, TaskState::Working);
+        return advance_task(shard, handle);
+    }
+    let _ = task_record::keep(shard, handle); // Its record has the answers now.
 }
 
 /// Sends a task's questions, in the handshake era, on the stream of a call that waits for its
@@ -488,7 +535,7 @@ fn send_task_questions<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle:
     if version.era() == Era::Stateless {
         return;
     }
-    for (number, question) in task.open.clone() {
+    for (number, question) in task.asked.open.clone() {
         let mut params = questions::params(version, &question);
         params["_meta"][META_TASK] = json!({ "taskId": name });
         let id = crate::server::mcp::questions::name_of(call, number);
@@ -507,7 +554,7 @@ pub(in crate::server) fn hear_task_reply<R: Reactor + 'static>(
 ) {
     let mcp = &mut shard.guests.mcp;
     let Some(task) = mcp.task_mut(handle) else { return };
-    let found = task.open.iter().find(|(open, _)| *open == number);
+    let found = task.asked.open.iter().find(|(open, _)| *open == number);
     let Some((_, question)) = found.cloned() else { return };
     match result {
         Ok(answer) => {
@@ -548,8 +595,10 @@ pub(in crate::server) fn forget_task<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     handle: Handle,
 ) {
-    let mcp = &mut shard.guests.mcp;
-    let awaiting = mcp.awaiting(handle);
+    let awaiting = shard.guests.mcp.awaiting(handle);
+    if shard.guests.mcp.task(handle).is_some_and(|task| !task.state.is_terminal()) {
+        task_record::remove(shard, handle);
+    }
     settle::forget_keep(shard, handle);
     for call in awaiting {
         answer::answer_call(shard, call, Err(McpFault::task_not_found()));
@@ -570,9 +619,10 @@ pub(in crate::server) fn page(
 impl Task {
     /// Takes an answer, if it belongs to an open question.
     fn hear(&mut self, key: &str, answer: Value) {
-        if let Some(at) = self.open.iter().position(|(_, question)| question.key == key) {
-            self.open.remove(at);
-            self.answers.insert(key.to_owned(), answer);
+        let Asked { open, answers, .. } = &mut self.asked;
+        if let Some(at) = open.iter().position(|(_, question)| question.key == key) {
+            open.remove(at);
+            answers.insert(key.to_owned(), answer);
         }
     }
 }

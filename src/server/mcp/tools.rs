@@ -26,9 +26,10 @@ use crate::shard::{ExecuteError, ExecuteOptions, Outlet as _};
 use crate::stream::{Kind, Kinds, OnFull, Policy};
 use crate::tool::{Asking, Prepared, Replies, StartError, TaskSupport, ToolSpec};
 
-/// A call of a tool: the tool, the asker, the arguments, and the answers to its questions so far.
+/// A call of a tool: its principal, the tool, the arguments, and the answers to its questions so
+/// far.
 pub(in crate::server) struct ToolCall {
-    pub source: Source,
+    pub owner: Principal,
     pub context: Box<Context>,
     pub spec: Arc<ToolSpec>,
     pub arguments: Value,
@@ -60,7 +61,7 @@ pub(in crate::server) fn call_tool<R: Reactor + 'static>(
         Err(fault) => return Some(Err(fault)),
     };
     let arguments = Value::Object(arguments);
-    let call = ToolCall { source, context, spec, arguments, replies };
+    let call = ToolCall { owner: source.owner, context, spec, arguments, replies };
     // The task asks the tool's questions, unless no task may exist before they are answered.
     let asks_first = call.spec.task_support == TaskSupport::Required
         && call.context.version.era() == Era::Stateless;
@@ -70,9 +71,9 @@ pub(in crate::server) fn call_tool<R: Reactor + 'static>(
     match ask_tool(shard, &call) {
         Err(reply) => Some(reply),
         Ok(Asking::Run) if as_task => Some(crate::server::mcp::tasks::begin_task(shard, call)),
-        Ok(Asking::Run) => run_tool_call(shard, call),
+        Ok(Asking::Run) => run_tool_call(shard, source, call),
         Ok(Asking::Ask { questions, state }) => {
-            questions::put_questions(shard, call, questions, state)
+            questions::put_questions(shard, source, call, questions, state)
         }
         Ok(Asking::Refuse(text)) => Some(open_streams::refusal(shard, &call.context, &text)),
     }
@@ -84,7 +85,7 @@ pub(in crate::server) fn ask_tool<R: Reactor + 'static>(
     call: &ToolCall,
 ) -> Result<Asking, Reply> {
     let name = &call.spec.name;
-    if workers::is_virtual(shard, call.source.owner, name) {
+    if workers::is_virtual(shard, call.owner, name) {
         return Ok(Asking::Run);
     }
     let abilities = call.context.client.abilities;
@@ -98,7 +99,7 @@ pub(in crate::server) fn prepare_call<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     call: &ToolCall,
 ) -> Started {
-    let (owner, name) = (call.source.owner, &call.spec.name);
+    let (owner, name) = (call.owner, &call.spec.name);
     let prepared = match workers::is_virtual(shard, owner, name) {
         true => workers::prepare_tool(shard, owner, name, &call.arguments),
         false => {
@@ -131,13 +132,14 @@ fn start_error<R: Reactor + 'static>(
 /// Runs a tool that has everything it needs.
 pub(in crate::server) fn run_tool_call<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
+    source: Source,
     call: ToolCall,
 ) -> Option<Reply> {
     let prepared = match prepare_call(shard, &call) {
         Ok(prepared) => prepared,
         Err(reply) => return Some(reply),
     };
-    let ToolCall { source, context, spec, .. } = call;
+    let ToolCall { context, spec, .. } = call;
     let estimated_bytes = prepared.need.estimated_bytes.unwrap_or(0);
     let is_long = estimated_bytes > limits::MCP_RESULT_BYTES_MAX as u64;
     if context.wants_stream.unwrap_or(is_long) {
