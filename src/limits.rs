@@ -8,6 +8,7 @@ mod durable;
 mod front;
 mod journal;
 mod pressure;
+mod sending;
 mod trace;
 mod upstreams;
 
@@ -18,6 +19,7 @@ pub use durable::*;
 pub use front::*;
 pub use journal::*;
 pub use pressure::*;
+pub use sending::*;
 pub use trace::*;
 pub use upstreams::*;
 
@@ -397,31 +399,6 @@ pub const SSE_EVENT_BYTES_MAX: usize = 16 << 20;
 
 // --- Connections ---------------------------------------------------------------------------------
 
-/// Bytes of a chunk as one event: the longest one, fully escaped, and its frame.
-pub const FRAME_BYTES_MAX: usize =
-    6 * (RING_CLASS_BYTES[RING_CLASS_BYTES.len() - 1] as usize / 4) + (4 << 10);
-/// Bytes of one shard's cache of encoded chunks: the distance between several readers of the
-/// largest ring, in two formats.
-pub const FRAME_CACHE_BYTES: usize = 8 << 20;
-/// Maximum number of encoded chunks in this cache.
-pub const FRAME_CACHE_FRAMES: usize = 1 << 14;
-/// Number of events that are enough for a send. Later ones wait for the next send.
-pub const FLUSH_EVENTS: u32 = 64;
-/// Number of bytes of events that are enough for a send.
-pub const FLUSH_BYTES: usize = 64 << 10;
-/// Initial size of a connection's buffer for its own bytes: a head, or the gaps and the progress of
-/// one flush.
-pub const BUFFER_BYTES: usize = 4 << 10;
-/// Size of the buffer for a flush of short events that was not sent yet, and for the bytes behind
-/// it.
-pub const CARRY_BYTES: usize = FLUSH_BYTES + BUFFER_BYTES;
-/// Number of free buffers of each size that are kept for reuse: for own bytes, and for bytes that
-/// the kernel did not accept.
-pub const CARRIES_KEPT: usize = 64;
-/// The largest such buffer that is kept.
-pub const CARRY_KEPT_BYTES_MAX: usize = 256 << 10;
-/// Unsent bytes of all connections of one shard. A connection that would need more is dropped.
-pub const CARRIES_BYTES_MAX: usize = 256 << 20;
 /// Socket events that one turn handles.
 pub const SOCKET_EVENTS_PER_TURN: u32 = 1_024;
 /// Requests of one connection that are answered in one turn, some 50 µs of work. Those behind them
@@ -484,12 +461,9 @@ pub const DRAIN_LOOK: Duration = Duration::from_millis(5);
 pub const RETRY: Duration = Duration::from_millis(500);
 
 const _: () = {
-    assert!(BUFFER_BYTES < FLUSH_BYTES && FLUSH_BYTES <= CARRY_KEPT_BYTES_MAX); // Two sizes.
-    assert!(FRAME_CACHE_FRAMES.is_power_of_two()); // An index is a mask.
     // A portion fits a buffer that is kept, and is no reason to refuse a peer.
     assert!(TLS_SEAL_BYTES + TLS_OVERHEAD_BYTES <= CARRY_KEPT_BYTES_MAX);
     assert!(TLS_SEAL_BYTES + TLS_OVERHEAD_BYTES < TLS_SEALED_BYTES_MAX);
-    assert!(FRAME_CACHE_BYTES >= 2 * FRAME_BYTES_MAX); // One is sent while the next is encoded.
     assert!(HTTP_FIRST_LINE_BYTES_MAX <= HTTP_HEAD_BYTES_MAX); // Else unreachable.
     assert!(HTTP_HEADER_BYTES_MAX <= HTTP_HEAD_BYTES_MAX);
     // `Last-Event-ID` fits.

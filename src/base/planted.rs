@@ -94,6 +94,8 @@ pub enum Planted {
     PartOfAppendShown = 42,
     /// The description of an append gets to the journal before the chunks of the one before.
     DescribedTooEarly = 43,
+    /// An append is refused because of one before it that a crash may take back.
+    RefusedTooEarly = 44,
 }
 
 /// True if this bug is the chosen one.
@@ -156,7 +158,7 @@ impl Planted {
     }
 
     /// Every bug.
-    pub const ALL: [Planted; 43] = [
+    pub const ALL: [Planted; 44] = [
         Planted::ClaimAfterWrite,
         Planted::DataWrapBeforeSlotWrap,
         Planted::TailOffByOne,
@@ -200,5 +202,6 @@ impl Planted {
         Planted::ProducerNotKept,
         Planted::PartOfAppendShown,
         Planted::DescribedTooEarly,
+        Planted::RefusedTooEarly,
     ];
 }

@@ -1,7 +1,8 @@
 //! Complete answers: a status, a body, and how they are written.
 
 use std::borrow::Cow;
-use std::ops::Range;
+use std::ops::{Deref, Range};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -29,13 +30,38 @@ pub struct Answer {
     status: Status,
     /// The media type of the body. `None`: the answer has no body.
     media_type: Option<&'static str>,
-    body: Cow<'static, [u8]>,
+    body: Body,
     retry_after: Option<Duration>,
     /// The document that the body is, if it does not change.
     document: Option<&'static StaticDocument>,
     extra_header: ExtraHeader,
     /// The refusal, if the answer is one.
     refusal: Option<Box<Refusal>>,
+}
+
+/// The body of an answer.
+#[derive(Clone, Debug, PartialEq)]
+enum Body {
+    Own(Cow<'static, [u8]>),
+    /// Other answers have the same bytes.
+    Shared(Arc<Vec<u8>>),
+}
+
+impl Deref for Body {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Body::Own(bytes) => bytes,
+            Body::Shared(bytes) => bytes,
+        }
+    }
+}
+
+impl<T: Into<Cow<'static, [u8]>>> From<T> for Body {
+    fn from(bytes: T) -> Body {
+        Body::Own(bytes.into())
+    }
 }
 
 /// The parts of a refusal that the log gets.
@@ -124,7 +150,8 @@ impl Answer {
         media_type: &'static str,
         body: impl Into<Cow<'static, [u8]>>,
     ) -> Answer {
-        Answer { media_type: Some(media_type), body: body.into(), ..Answer::empty(status) }
+        let body = Body::Own(body.into());
+        Answer { media_type: Some(media_type), body, ..Answer::empty(status) }
     }
 
     /// Creates an answer with a status and no body.
@@ -132,7 +159,7 @@ impl Answer {
         Answer {
             status,
             media_type: None,
-            body: Cow::Borrowed(&[]),
+            body: Body::Own(Cow::Borrowed(&[])),
             retry_after: None,
             document: None,
             extra_header: ExtraHeader::None,
@@ -193,7 +220,7 @@ impl Answer {
             Selected::Known(headers) => (Answer::empty(Status::NOT_MODIFIED), headers),
             Selected::Body(body, headers) => {
                 let media_type = self.media_type;
-                (Answer { media_type, body, ..Answer::empty(self.status) }, headers)
+                (Answer { media_type, body: body.into(), ..Answer::empty(self.status) }, headers)
             }
         };
         Answer { extra_header: ExtraHeader::Representation(headers.into()), ..answer }
@@ -227,6 +254,11 @@ impl Answer {
     /// Creates the answer about a stream. The headers say what the body is.
     pub fn durable(status: Status, headers: DurableHeaders, body: Vec<u8>) -> Answer {
         Answer { body: body.into(), ..Answer::empty(status) }.with_headers(headers)
+    }
+
+    /// Creates the answer about a stream with bytes that other answers have, too.
+    pub fn durable_shared(headers: DurableHeaders, body: Arc<Vec<u8>>) -> Answer {
+        Answer { body: Body::Shared(body), ..Answer::empty(Status::OK) }.with_headers(headers)
     }
 
     /// Adds the headers of a reply about a stream.
@@ -265,6 +297,19 @@ impl Answer {
         around: &Surroundings<'_>,
         out: &mut Vec<u8>,
     ) {
+        if let Some(body) = self.write_apart(context, around, out) {
+            out.extend_from_slice(&body);
+        }
+    }
+
+    /// Does the same as [`Answer::write`], except for a long body that other answers have, too.
+    /// Returns that one, and the caller sends it next.
+    pub(super) fn write_apart(
+        &self,
+        context: ResponseContext,
+        around: &Surroundings<'_>,
+        out: &mut Vec<u8>,
+    ) -> Option<Arc<Vec<u8>>> {
         let refusal = self.refusal.as_ref();
         let error = refusal.map(|refusal| (refusal.code, refusal.path.as_deref()));
         context.count(self.status, error, around);
@@ -321,8 +366,13 @@ impl Answer {
             }
         }
         head.finish(Framing::Length(self.body.len() as u64), context.keeps_alive);
-        if !context.is_head && !self.status.is_bodiless() {
-            out.extend_from_slice(&self.body);
+        match &self.body {
+            _ if context.is_head || self.status.is_bodiless() => None,
+            Body::Shared(body) if body.len() >= limits::SHARED_BYTES_MIN => Some(Arc::clone(body)),
+            body => {
+                out.extend_from_slice(body);
+                None
+            }
         }
     }
 }

@@ -11,6 +11,8 @@
 //! - H3: nothing is kept between requests: an idle connection has no memory of its own.
 //! - H4: after an answer that leaves bytes of its request unread, the connection is closed.
 
+use std::sync::Arc;
+
 use crate::base::{Instant, Principal};
 use crate::endpoint::access::{Admission, OriginPlace};
 use crate::endpoint::answer::{Answer, ErrorFormat, PayloadPart, ResponseContext};
@@ -319,12 +321,29 @@ impl HttpConnection {
     /// # Panics
     /// If no answer is due.
     pub fn answer(&mut self, answer: &Answer, around: &Surroundings<'_>, out: &mut Vec<u8>) {
-        let context = self.manner_due();
-        match self.selection.take() {
-            None => answer.write(context, around, out),
-            Some(selection) => answer.selected(&selection).write(context, around, out),
+        if let Some(body) = self.answer_apart(answer, around, out) {
+            out.extend_from_slice(&body);
         }
+    }
+
+    /// Does the same as [`HttpConnection::answer`], except for a long body that other answers have,
+    /// too. Returns that one, and the caller sends it next.
+    ///
+    /// # Panics
+    /// If no answer is due.
+    pub fn answer_apart(
+        &mut self,
+        answer: &Answer,
+        around: &Surroundings<'_>,
+        out: &mut Vec<u8>,
+    ) -> Option<Arc<Vec<u8>>> {
+        let context = self.manner_due();
+        let body = match self.selection.take() {
+            None => answer.write_apart(context, around, out),
+            Some(selection) => answer.selected(&selection).write_apart(context, around, out),
+        };
         self.end_answer(context);
+        body
     }
 
     /// Records that the part of a long body in the last call was accepted. `is_duplicate` is true

@@ -22,6 +22,15 @@ pub const DURABLE_PRODUCERS_MAX: usize = 64;
 /// Bytes of a reply with a part of a stream, unless one append is longer. The client asks again for
 /// the rest.
 pub const DURABLE_REPLY_BYTES: usize = 256 << 10;
+/// Replies of one shard that are kept for other readers, and their bytes.
+pub const DURABLE_REPLIES_MAX: usize = 64;
+/// See [`DURABLE_REPLIES_MAX`].
+pub const DURABLE_REPLIES_BYTES_MAX: usize = 8 << 20;
+/// Requests of one shard that wait for the reply of another reader. More read for themselves.
+pub const DURABLE_READERS_WAITING_MAX: usize = 16_384;
+/// Places of one shard from which a reply was read and not kept. The next reply from one of them is
+/// kept.
+pub const DURABLE_PLACES_MAX: usize = 256;
 /// Time for which a long poll waits. The clients' own tests allow up to 3 s.
 pub const DURABLE_POLL: Duration = Duration::from_secs(2);
 /// Appends to one stream that wait for the disk. One more is answered with 503. Creations of one

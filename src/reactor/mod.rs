@@ -231,6 +231,13 @@ pub trait Reactor {
     /// The running totals of this reactor.
     fn counters(&self) -> &Counters;
 
+    /// False if nothing has come that no poll has found. A reactor that would need a system call to
+    /// know returns true.
+    #[inline]
+    fn may_have_news(&mut self) -> bool {
+        true
+    }
+
     /// Allocates the memory for sockets, once. The first [`Reactor::listen`], [`Reactor::connect`]
     /// or [`Reactor::adopt`] does it with the default limits.
     ///

@@ -203,6 +203,11 @@ impl Reactor for AnyReactor {
         dispatch!(self, reactor => reactor.counters())
     }
 
+    #[inline]
+    fn may_have_news(&mut self) -> bool {
+        dispatch!(self, reactor => reactor.may_have_news())
+    }
+
     fn open_sockets(&mut self, limits: SocketLimits) -> io::Result<()> {
         dispatch!(self, reactor => reactor.open_sockets(limits))
     }

@@ -319,6 +319,13 @@ impl Reactor for UringReactor {
         &self.wakes.counters
     }
 
+    fn may_have_news(&mut self) -> bool {
+        let queue = self.ring.submission();
+        let may_fetch = queue.taskrun() || queue.cq_overflow();
+        drop(queue);
+        may_fetch || !self.ring.completion().is_empty() || self.has_event()
+    }
+
     fn open_sockets(&mut self, limits: SocketLimits) -> io::Result<()> {
         if self.net.is_none() {
             prove_receive()?;

@@ -10,8 +10,9 @@
 //! A write that has to be durable has a sync of its own (K2), and not `RWF_DSYNC`, as a thread's
 //! has. The kernel ends such a write of a ring in a worker on the processor that has the interrupt
 //! of the disk. Next to a busy program there, the worker waits for a tick of the scheduler: 4.0 ms
-//! at the median instead of 0.20 (`bench/runs/2026-11-29-sync`). The sync has a worker of the ring,
-//! which the scheduler can put elsewhere. On an idle processor this takes 0.12 ms instead of 0.10.
+//! at the median instead of 0.17 (`bench/runs/2026-11-29-ring`). The sync has a worker of the ring,
+//! which the scheduler can put elsewhere. On an idle processor this takes 0.13 ms instead of 0.11.
+//! A sync that is linked to its write takes as long.
 
 use std::collections::VecDeque;
 use std::io;

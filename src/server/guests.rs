@@ -297,6 +297,12 @@ impl<R: Reactor + 'static> Guests<R> {
         })
     }
 
+    /// Sets the number of followers of streams that are sent to before a look for something else.
+    #[cfg(test)]
+    pub(crate) fn set_followers_per_look(&mut self, count: u32) {
+        self.hub.set_followers_per_look(count);
+    }
+
     /// Returns the number of Durable Streams whose creations wait for room.
     #[cfg(test)]
     pub(crate) fn delayed_creation_count(&self) -> usize {

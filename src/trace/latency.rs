@@ -129,9 +129,22 @@ impl Deliveries {
         self.noted.is_empty()
     }
 
+    /// The number of notes, for [`Deliveries::settle_first`].
+    pub fn noted_count(&self) -> usize {
+        self.noted.len()
+    }
+
     /// Records everything noted as passed on at `now`.
     pub fn settle(&mut self, now: Instant) {
-        for Noted { published_at, count, transport } in self.noted.drain(..) {
+        self.settle_first(self.noted.len(), now);
+    }
+
+    /// Records the first notes as passed on at `now`. The others stay.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    pub fn settle_first(&mut self, note_count: usize, now: Instant) {
+        for Noted { published_at, count, transport } in self.noted.drain(..note_count) {
             // A producer in another process may claim a publication in the future.
             let ns = now.nanos().saturating_sub(published_at.nanos());
             self.latencies[transport as usize].record(ns, count);

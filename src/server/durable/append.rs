@@ -5,8 +5,8 @@ use std::ops::Range;
 use super::paths::Raised;
 use super::state::Judged;
 use super::{
-    Key, Publishing, Stream, Unconfirmed, delayed, find, keep, not_kept, refuse, remove, rest,
-    tell_moved, touch,
+    Key, Publishing, Stream, Unconfirmed, delayed, find, keep, not_kept, read, refuse, remove,
+    rest, tell_moved, touch,
 };
 use crate::base::ExecutionId;
 use crate::base::planted::{Planted, planted};
@@ -82,6 +82,11 @@ fn is_ready<R: Reactor + 'static>(shard: &ServerShard<R>, at: usize) -> bool {
             || planted(Planted::DescribedTooEarly))
 }
 
+/// True if the disk has all appends so far.
+pub(super) fn has_all(stream: &Stream) -> bool {
+    stream.unconfirmed.is_empty() || planted(Planted::RefusedTooEarly)
+}
+
 /// Begins an append. Returns the answer if it was refused. Without a connection it is one of the
 /// server's own, which wakes no subscription.
 fn begin<R: Reactor + 'static>(
@@ -95,8 +100,9 @@ fn begin<R: Reactor + 'static>(
     }
     let stream = &mut shard.guests.durable.streams[at];
     let messages = match stream.state.judge(&appended) {
-        Judged::Refused(answer) => return Some(answer),
-        Judged::Repeated(answer) => {
+        // It speaks of appends that a crash may take back until the disk has them.
+        Judged::Refused(answer) if id.is_none() || has_all(stream) => return Some(answer),
+        Judged::Refused(answer) | Judged::Repeated(answer) => {
             let (seq, position) = (u64::MAX, stream.state.tail);
             confirm_later(shard, at, (id, false), (answer, seq, position, false));
             return None;
@@ -126,7 +132,7 @@ fn begin<R: Reactor + 'static>(
         // stream when the disk has the end of the execution.
         stream.tail.is_closed.set(stream.state.closed.is_some());
     }
-    stream.publishing = Some(Publishing {
+    stream.publishing = Some(Box::new(Publishing {
         connection: id,
         is_silent: id.is_none(),
         answer: stream.state.accepted(&appended),
@@ -134,7 +140,7 @@ fn begin<R: Reactor + 'static>(
         body: appended.body,
         published_bytes: 0,
         closes: appended.closes,
-    });
+    }));
     touch(shard, at);
     publish(shard, at);
     None
@@ -148,7 +154,7 @@ pub(super) fn publish<R: Reactor + 'static>(shard: &mut ServerShard<R>, at: usiz
         let stream = &mut shard.guests.durable.streams[at];
         let Some(mut publishing) = stream.publishing.take() else { return };
         let Some(message) = publishing.left.last() else {
-            end_publishing(shard, at, place, publishing);
+            end_publishing(shard, at, place, *publishing);
             return;
         };
         let rest = &publishing.body[message.start + publishing.published_bytes..message.end];
@@ -234,6 +240,7 @@ pub(in crate::server) fn settle<R: Reactor + 'static>(shard: &mut ServerShard<R>
     }
     remove::settle(shard);
     delayed::settle(shard);
+    read::settle(shard);
     if shard.guests.durable.untold != 0 {
         tell_moved(shard);
     }

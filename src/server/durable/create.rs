@@ -8,6 +8,7 @@ use super::paths::{Key, StreamHead};
 use super::state::{self, Closed, Config, StreamState};
 use super::{Publishing, Stream, append, find, own_index, refuse, remove, rest, touch};
 use crate::base::{ExecutionId, Principal};
+use crate::endpoint::durable::answer_refused;
 use crate::endpoint::{ApiError, Creation, Fork};
 use crate::engine::NotFound;
 use crate::journal::Refused;
@@ -52,17 +53,21 @@ pub(super) fn create<R: Reactor + 'static>(
     (host, raw_path, owner): (Option<&str>, &str, Principal),
 ) -> Option<Answered> {
     if let Some(at) = found {
-        let state = &shard.guests.durable.streams[at].state;
+        let stream = &shard.guests.durable.streams[at];
+        let (state, has_all) = (&stream.state, append::has_all(stream));
         let is_same = state.config.is_same(creation)
             && state.closed.is_some() == creation.is_closed
             && !state.is_gone;
-        let answer = state.created(None);
+        let text = "there is another stream at this path";
+        let error = ApiError::new(Status::CONFLICT, "stream_exists", text);
         return Some(match is_same {
-            true => append::answer_when_kept(shard, id, at, answer),
-            false => {
-                let text = "there is another stream at this path";
-                refuse(shard, id, &ApiError::new(Status::CONFLICT, "stream_exists", text))
+            true => {
+                let answer = state.created(None);
+                append::answer_when_kept(shard, id, at, answer)
             }
+            false if has_all => refuse(shard, id, &error),
+            // A crash may take back what makes it another one.
+            false => append::answer_when_kept(shard, id, at, answer_refused(&error)),
         });
     }
     let scheme = hub::scheme_of(shard, id);
@@ -136,7 +141,7 @@ fn begin<R: Reactor + 'static>(
         published_bytes: 0,
         closes: creation.is_closed,
     };
-    shard.guests.durable.streams[at].publishing = Some(publishing);
+    shard.guests.durable.streams[at].publishing = Some(Box::new(publishing));
     append::publish(shard, at);
     shard.hurry_kept(shard.guests.durable.streams[at].execution);
     Ok(())

@@ -10,7 +10,6 @@ use crate::journal::Refused;
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor};
 use crate::server::ServerShard;
-use crate::server::hub::connection::Doing;
 use crate::server::hub::{Answered, wait};
 
 /// A creation that waits.
@@ -52,11 +51,9 @@ pub(super) fn settle<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
     }
     while let Some(next) = shard.guests.durable.delayed.pop_front() {
         let Delayed { id, call, principal, counted, until } = next;
-        let connection = shard.guests.hub.connection(id);
-        if !connection.is_some_and(|connection| matches!(connection.doing, Doing::Elsewhere)) {
+        if !read::has_waited(shard, id) {
             continue; // It is closing, or gone. Nothing of its request was accepted.
         }
-        read::stop_waiting(shard, id);
         let count = shard.guests.durable.delayed.len();
         if carry_out(shard, id, call, principal, (counted, until)).is_now() {
             shard.guests.hub.resume_later(id);

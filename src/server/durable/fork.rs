@@ -72,7 +72,7 @@ pub(super) fn count<R: Reactor + 'static>(
     let forking = Some(Box::new(Forking { call, principal }));
     let mut reader = Reader::new((Some(at), tail), Mode::Json, anchor, parts, goal);
     reader.forking = forking;
-    read::gather(shard, id, reader, false)
+    read::gather(shard, id, reader, false, None)
 }
 
 /// Carries out a request whose reader has counted, or has found the end.

@@ -7,8 +7,8 @@
 //! - `state.rs`: one stream, without a clock and a disk; `keep.rs`: its description on the disk.
 //! - `paths.rs`: the shard of each path.
 //! - `create.rs`, `append.rs`, `read.rs`, `remove.rs`: the requests; `reader.rs`: one reader.
-//!   `fork.rs` finds the place at which a fork leaves its source. `delayed.rs`: creations that
-//!   wait for room.
+//!   `replies.rs`: the replies that several readers get. `fork.rs` finds the place at which a fork
+//!   leaves its source. `delayed.rs`: creations that wait for room.
 //! - `rest.rs`: streams that nobody uses leave the engine.
 //!
 //! Positions count the payload bytes of the execution. A fork goes on counting where it leaves its
@@ -30,6 +30,7 @@ mod paths;
 mod read;
 pub(in crate::server) mod reader;
 mod remove;
+mod replies;
 mod rest;
 mod state;
 #[cfg(test)]
@@ -57,6 +58,7 @@ use crate::server::durable::create::Counted;
 use crate::server::durable::delayed::Delayed;
 use crate::server::durable::paths::StreamHead;
 use crate::server::durable::reader::{Part, Parts, Tail};
+use crate::server::durable::replies::Replies;
 use crate::server::durable::state::StreamState;
 use crate::server::hub::Answered;
 use crate::server::peers::ToPeer;
@@ -80,6 +82,7 @@ pub(in crate::server) struct Durable {
     delayed: VecDeque<Delayed>,
     /// The number of things that the disk had done when they were last tried.
     done_count: u64,
+    replies: Replies,
     /// Removals whose answers wait for the disk.
     removals: Vec<remove::Removal>,
     /// The shards that have to look at streams which have moved, one bit each.
@@ -105,7 +108,7 @@ struct Stream {
     /// The same for all shards, once there is an execution.
     head: Option<Arc<StreamHead>>,
     /// The append that is being published, and those that wait for it.
-    publishing: Option<Publishing>,
+    publishing: Option<Box<Publishing>>,
     waiting: VecDeque<(Option<ConnectionId>, Box<Appended>)>,
     /// The answers that wait for the disk.
     unconfirmed: VecDeque<Unconfirmed>,
@@ -150,6 +153,13 @@ impl Stream {
             deadline: None,
         }
     }
+
+    /// Gives back the memory of lists that are empty while nobody uses the stream.
+    fn release_memory(&mut self) {
+        self.waiting.shrink_to_fit();
+        self.unconfirmed.shrink_to_fit();
+        self.tail.ends.borrow_mut().shrink_to_fit();
+    }
 }
 
 /// An append that is being published.
@@ -189,11 +199,12 @@ impl Durable {
     }
 
     /// True if the disk or a ring has moved for somebody, or a creation or a removal waits for the
-    /// disk.
+    /// disk. Also true if a reader has ended that others may wait for.
     #[inline]
     pub fn is_busy(&self) -> bool {
         let has_waiting = !self.removals.is_empty() || !self.delayed.is_empty();
-        !self.busy.is_empty() || has_waiting || self.untold != 0
+        let has_moved = !self.busy.is_empty() || self.replies.has_ended();
+        has_moved || has_waiting || self.untold != 0
     }
 
     /// Returns the time at which the next stream may end, or leave the engine, or at which the next
@@ -309,6 +320,12 @@ pub(in crate::server) fn answer<R: Reactor + 'static>(
     }
 }
 
+/// Returns the error for a stream that was removed, although others begin with it.
+fn is_gone() -> ApiError {
+    let text = "the stream was removed, and others still begin with it";
+    ApiError::new(Status::GONE, "stream_gone", text)
+}
+
 /// Carries out a request. `counted` is the place at which a fork leaves its source, if messages
 /// were counted for it. `until` is the time at which a creation is refused that has waited for
 /// room.
@@ -338,8 +355,7 @@ fn carry_out<R: Reactor + 'static>(
     }
     let Some(at) = found else { return refuse(shard, id, &crate::engine::NotFound.into()) };
     if shard.guests.durable.streams[at].state.is_gone {
-        let text = "the stream was removed, and others still begin with it";
-        return refuse(shard, id, &ApiError::new(Status::GONE, "stream_gone", text));
+        return refuse(shard, id, &is_gone());
     }
     match ask {
         DurableAsk::Create(_) => unreachable!("it was handled above"),

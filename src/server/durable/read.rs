@@ -1,13 +1,15 @@
 //! Reads streams: replies with a part of one, replies that wait for more, and events.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use super::append::look_at_shown;
 use super::reader::{Goal, Part, Parts, Reader, Tail};
+use super::replies::{Place, Waiting};
 use super::rest::make_present;
-use super::{Stream, fork, refuse, touch, wall_us};
+use super::{Stream, fork, is_gone, refuse, touch, wall_us};
 use crate::base::{ExecutionId, Principal};
 use crate::endpoint::durable::{BASE64_HEADERS, HEADERS};
 use crate::endpoint::{
@@ -54,6 +56,12 @@ impl Readable {
             .with("stream-next-offset", Offset(next).to_string())
             .with_flag("stream-up-to-date", is_all)
             .with_flag("stream-closed", is_all && self.is_closed)
+    }
+
+    /// Returns the cursor of a reply that ends at `next`, for a client that waits for more.
+    fn cursor(&self, next: u64, live: Option<u64>) -> Option<String> {
+        let is_closed = next >= self.shown && self.is_closed;
+        live.filter(|_| !is_closed).map(|cursor| cursor.to_string())
     }
 
     /// Returns the headers that describe it.
@@ -106,7 +114,7 @@ pub(super) fn read<R: Reactor + 'static>(
     touch(shard, at);
     let readable = readable(shard, at);
     let parts = |shard: &ServerShard<R>, position| shard.guests.durable.parts_from(at, position);
-    read_from(shard, id, readable, ask, parts)
+    read_from(shard, id, readable, (ask, None), parts)
 }
 
 /// Answers with a part of the output of an execution, or follows it.
@@ -119,7 +127,7 @@ pub(super) fn read_execution<R: Reactor + 'static>(
 ) -> Answered {
     match readable_execution(shard, execution, principal) {
         Err(error) => refuse(shard, id, &error),
-        Ok(readable) => read_from(shard, id, readable, ask, |_, _| {
+        Ok(readable) => read_from(shard, id, readable, (ask, Some(principal)), |_, _| {
             Parts::from_iter([Part { execution, origin: 0, until: u64::MAX }])
         }),
     }
@@ -152,7 +160,7 @@ fn read_from<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
     readable: Readable,
-    ask: &ReadAsk,
+    (ask, principal): (&ReadAsk, Option<Principal>),
     parts: impl Fn(&ServerShard<R>, u64) -> Parts,
 ) -> Answered {
     let position = match ask.from {
@@ -181,6 +189,23 @@ fn read_from<R: Reactor + 'static>(
             Goal::Reply { start: position, until, is_live }
         }
     };
+    let place = Place { stream: readable.stream, execution: readable.execution, start: position };
+    let is_shared = ask.live != Some(Live::Sse) && !is_at_end;
+    let mut may_lead = is_shared;
+    if is_shared {
+        let replies = &mut shard.guests.durable.replies;
+        if let Some(reply) = replies.find(&place, readable.shown).cloned() {
+            let live = ask.live.map(|_| cursor);
+            let answer =
+                answer_with(&readable, (position, reply.end), live, &ask.known, reply.body);
+            return hub::answer(shard, id, &answer);
+        }
+        may_lead = !replies.is_read(&place);
+        if !may_lead && replies.may_wait(ask) {
+            replies.wait(&place, Waiting { id, ask: ask.clone(), principal });
+            return hub::wait(shard, id);
+        }
+    }
     let parts = parts(shard, position);
     if parts.last().is_none_or(|part| part.origin > position) {
         return refuse(shard, id, &is_lost()); // The source was kept no longer.
@@ -192,7 +217,7 @@ fn read_from<R: Reactor + 'static>(
         Some(Live::Sse) => follow(shard, id, reader, &readable),
         live => {
             reader.known.clone_from(&ask.known);
-            gather(shard, id, reader, live.is_some())
+            gather(shard, id, reader, live.is_some(), may_lead.then_some(place))
         }
     }
 }
@@ -300,18 +325,28 @@ fn follow<R: Reactor + 'static>(
     answered
 }
 
-/// Makes a connection wait for a reply with what is there, or with what comes next.
+/// Makes a connection wait for a reply with what is there, or with what comes next. Others may wait
+/// for a reply from `place`.
 pub(super) fn gather<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
-    reader: Reader,
+    mut reader: Reader,
     is_live: bool,
+    place: Option<Place>,
 ) -> Answered {
     shard.pump();
     let (execution, subscribed) = match attach(shard, id, &reader) {
         Ok(attached) => attached,
         Err(error) => return refuse(shard, id, &error),
     };
+    let connection = shard.guests.hub.connection(id).expect("its request is being answered");
+    // Others must not wait for a client that does not read its last reply.
+    if let Some(place) = place
+        && connection.takes
+        && !connection.has_pieces()
+    {
+        reader.lead = Some(shard.guests.durable.replies.lead(place));
+    }
     let stream = HubStream {
         encoding: Encoding::Durable,
         body: StreamBody::None,
@@ -340,7 +375,7 @@ fn followed(execution: ExecutionId, subscribed: Subscribed) -> Followed {
 
 /// Goes on with a reader that has read its part, or answers with what it has.
 pub(in crate::server) fn go_on<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: ConnectionId) {
-    let Some(connection) = shard.guests.hub.writable(id) else { return };
+    let Some(connection) = shard.guests.hub.connection(id) else { return };
     let Some(mut stream) = connection.stream.take_if(|stream| stream.is_whole()) else { return };
     let reader = stream.reader.as_deref_mut().expect("the caller has looked");
     if reader.is_lost && !reader.has_reply() {
@@ -378,7 +413,7 @@ pub(in crate::server) fn answer_late<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
 ) {
-    let Some(connection) = shard.guests.hub.writable(id) else { return };
+    let Some(connection) = shard.guests.hub.connection(id) else { return };
     if let Some(stream) = connection.stream.take_if(|stream| stream.reader.is_some()) {
         answer(shard, id, stream);
     }
@@ -408,6 +443,19 @@ fn answer<R: Reactor + 'static>(
     hub::answer(shard, id, &answer);
     detach(shard, &stream);
     shard.guests.hub.resume_later(id);
+}
+
+/// True if a connection still waits for its request to be carried out. It waits no longer.
+pub(super) fn has_waited<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+) -> bool {
+    let connection = shard.guests.hub.connection(id);
+    let waits = connection.is_some_and(|connection| matches!(connection.doing, Doing::Elsewhere));
+    if waits {
+        stop_waiting(shard, id);
+    }
+    waits
 }
 
 /// Makes a connection take an answer that has waited for a reader.
@@ -442,25 +490,73 @@ fn reply<R: Reactor + 'static>(
     if reader.is_lost && reader.position == start {
         return crate::endpoint::durable::answer_refused(&is_lost());
     }
-    let next = reader.position;
-    let is_all = next >= found.shown;
-    let headers = found.headers(next, is_all);
-    let is_closed = is_all && found.is_closed;
-    let cursor = (is_live && !is_closed).then(|| reader.cursor.to_string());
-    let headers = headers.with_some("stream-cursor", cursor);
-    let messages = reader.whole();
+    let (next, messages) = (reader.position, reader.whole());
+    let live = is_live.then_some(reader.cursor);
     if messages.is_empty() && is_live {
+        let headers = found.headers(next, next >= found.shown);
+        let headers = headers.with_some("stream-cursor", found.cursor(next, live));
         let headers = headers.with("cache-control", "no-store");
         return Answer::durable(Status::NO_CONTENT, headers, Vec::new());
     }
-    let tag = etag(execution, start, next, is_closed);
-    if is_known(&reader.known, &tag) {
+    let body = Arc::new(found.body(messages));
+    let place = Place { stream: reader.stream, execution, start };
+    shard.guests.durable.replies.note(place, next, &body);
+    answer_with(&found, (start, next), live, &reader.known, body)
+}
+
+/// Returns an answer with a part of a stream. `live` is the cursor of a long poll.
+fn answer_with(
+    readable: &Readable,
+    (start, next): (u64, u64),
+    live: Option<u64>,
+    known: &[Box<str>],
+    body: Arc<Vec<u8>>,
+) -> Answer {
+    let is_all = next >= readable.shown;
+    let headers = readable.headers(next, is_all);
+    let headers = headers.with_some("stream-cursor", readable.cursor(next, live));
+    let tag = etag(readable.execution, start, next, is_all && readable.is_closed);
+    if is_known(known, &tag) {
         return not_modified(headers, tag);
     }
     let caching =
         if is_all { "no-cache" } else { "private, max-age=60, stale-while-revalidate=300" };
     let headers = headers.with("cache-control", caching).with("etag", tag);
-    Answer::durable(Status::OK, headers, found.body(messages))
+    Answer::durable_shared(headers, body)
+}
+
+/// Goes on with the requests whose reply another reader was to read.
+pub(super) fn settle<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
+    while let Some((place, all)) = shard.guests.durable.replies.take_ended() {
+        for Waiting { id, ask, principal } in all {
+            if !has_waited(shard, id) {
+                continue; // It is closing, or gone.
+            }
+            if read_again(shard, id, place, &ask, principal).is_now() {
+                shard.guests.hub.resume_later(id);
+            }
+        }
+    }
+}
+
+fn read_again<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    place: Place,
+    ask: &ReadAsk,
+    principal: Option<Principal>,
+) -> Answered {
+    if let Some(principal) = principal {
+        return read_execution(shard, id, place.execution, ask, principal);
+    }
+    let at = place.stream.expect("it is a stream otherwise");
+    match shard.guests.durable.streams.get(at) {
+        Some(stream) if stream.execution == place.execution && !stream.state.is_gone => {
+            read(shard, id, at, ask)
+        }
+        Some(stream) if stream.execution == place.execution => refuse(shard, id, &is_gone()),
+        _ => refuse(shard, id, &NotFound.into()),
+    }
 }
 
 /// Returns the error for a position that is not on disk any more.

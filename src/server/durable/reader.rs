@@ -14,6 +14,7 @@ use crate::base::planted::{Planted, planted};
 use crate::endpoint::StreamBody;
 use crate::limits;
 use crate::server::durable::fork::Forking;
+use crate::server::durable::replies::Lead;
 use crate::shard::Chunk;
 use crate::wire::durable::{Control, Mode, Offset, write_control, write_data};
 use crate::wire::http1::{begin_chunk, end_chunk};
@@ -85,6 +86,8 @@ pub(in crate::server) struct Reader {
     /// The cursor for the replies.
     pub cursor: u64,
     pub goal: Goal,
+    /// Other readers may wait for its reply.
+    pub lead: Option<Lead>,
     /// The request that is carried out when messages were counted.
     pub forking: Option<Box<Forking>>,
     /// The entity tags of replies that the client has.
@@ -127,6 +130,7 @@ impl Reader {
             read: position,
             parts,
             cursor: 0,
+            lead: None,
             forking: None,
             goal,
             known: Vec::new(),
@@ -134,6 +138,30 @@ impl Reader {
             is_lost: false,
             whole_bytes: 0,
             is_inside: false,
+        }
+    }
+
+    /// Returns the event for a chunk that is one message, if it is the next one. Readers at the
+    /// same position share its bytes. `None`: use [`Reader::take`].
+    #[inline]
+    pub fn shared(&self, chunk: &Chunk<'_>, body: StreamBody) -> Option<SharedEvent> {
+        let part = self.parts.last()?;
+        let from = part.origin + chunk.offset;
+        let end = from + chunk.data.len() as u64;
+        let is_next = from == self.read && from < end && end <= part.until;
+        let is_whole = self.piece.is_empty() && !self.is_inside && !chunk.more;
+        let is_told = matches!(self.goal, Goal::Events { .. }) && !self.is_lost;
+        let is_plain = self.tail.voids.borrow().is_empty() && self.tail.is_safe_at(end);
+        let is_shared = is_next && is_whole && is_told && is_plain;
+        is_shared.then(|| SharedEvent { mode: self.mode, body, control: self.control_at(end) })
+    }
+
+    /// Goes on behind an event that was sent.
+    pub fn pass(&mut self, event: &SharedEvent) {
+        let Offset(position) = event.control.next;
+        (self.read, self.position) = (position, position);
+        if event.control.is_closed {
+            self.goal = Goal::Events { says_closed: true };
         }
     }
 
@@ -209,14 +237,19 @@ impl Reader {
     }
 
     fn write_control(&mut self, out: &mut Vec<u8>) {
-        let is_up_to_date = self.position >= self.tail.position.get();
-        let is_closed = is_up_to_date && self.tail.is_closed.get();
-        let next = Offset(self.position);
-        let cursor = (!is_closed).then_some(self.cursor);
-        write_control(out, &Control { next, cursor, is_up_to_date, is_closed });
-        if is_closed {
+        let control = self.control_at(self.position);
+        write_control(out, &control);
+        if control.is_closed {
             self.goal = Goal::Events { says_closed: true };
         }
+    }
+
+    /// The control event behind everything before this position.
+    fn control_at(&self, position: u64) -> Control {
+        let is_up_to_date = position >= self.tail.position.get();
+        let is_closed = is_up_to_date && self.tail.is_closed.get();
+        let cursor = (!is_closed).then_some(self.cursor);
+        Control { next: Offset(position), cursor, is_up_to_date, is_closed }
     }
 
     /// Appends what the end of the execution of the last part means. `is_completed` is false if the
@@ -258,6 +291,24 @@ impl Reader {
     /// True if it has a reply, and not a stream of events.
     pub fn has_reply(&self) -> bool {
         !matches!(self.goal, Goal::Events { .. })
+    }
+}
+
+/// The event for a chunk that is one message, and the control event behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::server) struct SharedEvent {
+    mode: Mode,
+    body: StreamBody,
+    control: Control,
+}
+
+impl SharedEvent {
+    /// Appends the event with the message.
+    pub fn write(&self, message: &[u8], out: &mut Vec<u8>) {
+        framed(self.body, out, |out| {
+            write_data(out, self.mode, message);
+            write_control(out, &self.control);
+        });
     }
 }
 

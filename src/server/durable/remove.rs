@@ -47,14 +47,11 @@ pub(super) fn join<R: Reactor + 'static>(
     Some(wait(shard, id))
 }
 
-/// Tells all that wait for the removal of a stream what the disk has to keep.
+/// Tells all that wait for the removal of a stream what the disk has to keep. It is the last record
+/// about the stream, and takes the place of those before.
 fn note_taken<R: Reactor + 'static>(shard: &mut ServerShard<R>, key: &Key, awaited: Awaited) {
     let all = shard.guests.durable.removals.iter_mut();
-    for removal in all.filter(|removal| removal.key == *key) {
-        if let Awaited::Room(..) = removal.awaited {
-            removal.awaited = awaited;
-        }
-    }
+    all.filter(|removal| removal.key == *key).for_each(|removal| removal.awaited = awaited);
 }
 
 /// Begins to remove a stream, and notes the connection that waits for it.
@@ -170,6 +167,7 @@ pub(super) fn drop_entry<R: Reactor + 'static>(shard: &mut ServerShard<R>, at: u
     let own = own_index(shard);
     let durable = &mut shard.guests.durable;
     let stream = durable.streams.remove(at);
+    durable.replies.forget(stream.execution);
     let Stream { key, execution, source, deadline, publishing, waiting, unconfirmed, .. } = stream;
     if stream.fork_count > 0 {
         // Its content is gone with its segments, and its forks have only their own.
@@ -198,10 +196,15 @@ pub(super) fn drop_entry<R: Reactor + 'static>(shard: &mut ServerShard<R>, at: u
     stream.fork_count -= 1;
     if stream.fork_count == 0 && stream.state.is_gone {
         let (key, execution) = (stream.key.clone(), stream.execution);
-        if let Err(Refused::Full) = take_away(shard, source) {
-            // Its end has to get to the disk first. Nobody waits for that.
-            let awaited = Awaited::Room(execution, Instant::FAR);
-            shard.guests.durable.removals.push(Removal { connection: None, key, awaited });
+        match take_away(shard, source) {
+            // Its own removal may wait for a record that is removed, too.
+            Ok(awaited) => note_taken(shard, &key, awaited),
+            Err(Refused::Full) => {
+                // Its end has to get to the disk first. Nobody waits for that.
+                let awaited = Awaited::Room(execution, Instant::FAR);
+                shard.guests.durable.removals.push(Removal { connection: None, key, awaited });
+            }
+            Err(_) => {} // The disk has failed.
         }
     }
 }

@@ -58,8 +58,10 @@ fn look_at_first<R: Reactor + 'static>(
         return false;
     }
     let has_left = !is_busy && used_at + idle <= now && shard.suspend(execution).is_ok();
-    if !has_left {
-        let durable = &mut shard.guests.durable;
+    let durable = &mut shard.guests.durable;
+    if has_left {
+        durable.streams[at].release_memory();
+    } else {
         let is_used = used_at + idle > now;
         durable.streams[at].is_listed = true;
         // Its readers or its appends are looked at again later.

@@ -1,5 +1,7 @@
 //! Complete answers to the requests of connections.
 
+use std::sync::Arc;
+
 use crate::base::Principal;
 use crate::endpoint::{Answer, ApiError, HttpConnection, Surroundings};
 use crate::reactor::{ConnectionId, Reactor};
@@ -83,7 +85,7 @@ pub(in crate::server) fn answer<R: Reactor + 'static>(
     id: ConnectionId,
     answer: &Answer,
 ) -> Answered {
-    reply(shard, id, |http, around, out| http.answer(answer, around, out))
+    reply(shard, id, |http, around, out| http.answer_apart(answer, around, out))
 }
 
 /// Writes a complete error reply. Always returns [`Answered::Now`].
@@ -92,18 +94,27 @@ pub(in crate::server) fn answer_error<R: Reactor + 'static>(
     id: ConnectionId,
     error: &ApiError,
 ) -> Answered {
-    reply(shard, id, |http, around, out| http.answer_error(error, around, out))
+    reply(shard, id, |http, around, out| {
+        http.answer_error(error, around, out);
+        None
+    })
 }
+
+/// A body that comes next, and that other replies have, too.
+type SharedBody = Option<Arc<Vec<u8>>>;
 
 fn reply<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
-    write: impl FnOnce(&mut HttpConnection, &Surroundings<'_>, &mut Vec<u8>),
+    write: impl FnOnce(&mut HttpConnection, &Surroundings<'_>, &mut Vec<u8>) -> SharedBody,
 ) -> Answered {
     let hub = &mut shard.guests.hub;
     let around = hub.around(id, (&shard.guests.access, &shard.guests.tally), shard.now);
     if let Some(connection) = hub.writable(id) {
-        connection.converse(|http, out| write(http, &around, out));
+        let body = connection.converse(|http, out| write(http, &around, out));
+        if let Some(body) = body {
+            connection.push_body(body);
+        }
     }
     records::log_answered(shard);
     Answered::Now

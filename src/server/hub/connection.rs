@@ -1,14 +1,17 @@
 //! One connection of the server: its HTTP machine, its state, and its pending output.
 //!
-//! Pending output is a list of pieces in order. A piece is a range of the connection's own bytes or
-//! of the frame cache. Own bytes are heads, gaps, progress, ends, and what the kernel did not take.
-//! A flush sends all of them in one call. Afterwards no piece refers to the frame cache.
+//! Pending output is a list of pieces in order. A piece is a range of the connection's own bytes,
+//! of the frame cache, or of a body that other replies have, too. Own bytes are heads, gaps,
+//! progress, ends, and what the kernel did not take. A flush sends all of them in one call.
+//! Afterwards no piece refers to the frame cache.
 //!
 //! Invariants ([`Connection::audit`]):
 //! - C1: the pieces of own bytes cover those bytes, in order and without holes.
 //! - C2: between two flushes a blocked connection has no piece of the frame cache.
+//! - C3: at most one piece is of a body, and the connection has a body exactly then.
 
 use std::io::IoSlice;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
@@ -32,6 +35,8 @@ pub(in crate::server) enum Piece {
     Own { from: u32, until: u32 },
     /// A range of the frame cache.
     Frame { at: u64, length: u32 },
+    /// A range of the body.
+    Body { from: u32, until: u32 },
 }
 
 const _: () = {
@@ -42,8 +47,19 @@ const _: () = {
 impl Piece {
     fn len(&self) -> usize {
         match self {
-            Piece::Own { from, until } => (until - from) as usize,
+            Piece::Own { from, until } | Piece::Body { from, until } => (until - from) as usize,
             Piece::Frame { length, .. } => *length as usize,
+        }
+    }
+
+    /// The rest behind the first bytes.
+    fn behind(self, skipped_bytes: u32) -> Piece {
+        match self {
+            Piece::Own { from, until } => Piece::Own { from: from + skipped_bytes, until },
+            Piece::Body { from, until } => Piece::Body { from: from + skipped_bytes, until },
+            Piece::Frame { at, length } => {
+                Piece::Frame { at: at + u64::from(skipped_bytes), length: length - skipped_bytes }
+            }
         }
     }
 }
@@ -57,6 +73,7 @@ pub(in crate::server) type Pieces = SmallVec<[Piece; 2]>;
 pub(in crate::server) const PIECES_MAX: usize =
     2 * (limits::FLUSH_EVENTS + limits::DELIVERY_CHUNKS_MAX) as usize;
 
+#[inline]
 fn push(pieces: &mut Pieces, piece: Piece) {
     if pieces.len() == pieces.capacity() && !pieces.spilled() {
         pieces.reserve_exact(PIECES_MAX - pieces.len()); // Room for the maximum, at once.
@@ -151,6 +168,8 @@ pub(in crate::server) struct Connection {
     /// The bytes to which the own pieces refer.
     own: Vec<u8>,
     pieces: Pieces,
+    /// The body of a reply, which other replies have, too.
+    body: Option<Arc<Vec<u8>>>,
     /// True while the kernel takes no more. The reactor reports when it does.
     pub is_blocked: bool,
     /// True if its subscribers were told that it takes bytes.
@@ -234,6 +253,7 @@ impl Connection {
             idle_from: now,
             own: Vec::new(),
             pieces: SmallVec::new(),
+            body: None,
             is_blocked: false,
             takes: true,
             is_touched: false,
@@ -303,7 +323,12 @@ impl Connection {
 
     /// Returns the number of bytes that it waits to send.
     pub fn waiting_bytes(&self) -> usize {
-        self.own.len() + self.sealed_bytes()
+        self.pending_bytes() + self.sealed_bytes()
+    }
+
+    /// Returns the number of bytes of its own and of a body that are pending.
+    pub fn pending_bytes(&self) -> usize {
+        self.own.len() + self.body.as_ref().map_or(0, |body| body.len())
     }
 
     /// True if a worker can be sent more calls through it.
@@ -349,6 +374,13 @@ impl Connection {
         self.own.capacity() - self.own.len() < limits::BUFFER_BYTES / 2
     }
 
+    /// True if its buffer has room for an event with a chunk of this size.
+    #[inline]
+    pub fn has_room_for(&self, chunk_bytes: usize) -> bool {
+        let event_bytes = 2 * chunk_bytes + limits::BUFFER_BYTES / 8;
+        self.own.capacity() - self.own.len() >= event_bytes
+    }
+
     /// Borrows a large buffer, for a connection that writes a part of each event itself.
     pub fn borrow_large_buffer(&mut self, spare: &mut Buffers) {
         if self.own.capacity() < limits::FLUSH_BYTES {
@@ -370,12 +402,31 @@ impl Connection {
         }
     }
 
+    /// Appends a body that other replies have, too.
+    pub fn push_body(&mut self, body: Arc<Vec<u8>>) {
+        if self.body.is_some() {
+            return self.write(|out| out.extend_from_slice(&body)); // C3
+        }
+        let until = u32::try_from(body.len()).expect("bodies are bounded");
+        if until > 0 {
+            push(&mut self.pieces, Piece::Body { from: 0, until });
+            self.body = Some(body);
+        }
+    }
+
     /// Returns the pieces as slices.
     fn slices<'a>(&'a self, frames: &'a Frames) -> impl Iterator<Item = &'a [u8]> {
-        self.pieces.iter().map(|piece| match *piece {
+        let body = self.body();
+        self.pieces.iter().map(move |piece| match *piece {
             Piece::Own { from, until } => &self.own[from as usize..until as usize],
             Piece::Frame { at, length } => frames.bytes(at, length as usize),
+            Piece::Body { from, until } => &body[from as usize..until as usize],
         })
+    }
+
+    #[inline]
+    fn body(&self) -> &[u8] {
+        self.body.as_ref().map_or(&[], |body| body.as_slice())
     }
 
     /// Sends all output through `send`, which returns how many bytes were taken. The rest is put
@@ -399,11 +450,15 @@ impl Connection {
             return Flushed::Cut;
         }
         let total_bytes: usize = self.pieces.iter().map(Piece::len).sum();
-        // Filled where it is, because it is large and should not be moved.
-        let mut slices: SmallVec<[IoSlice<'_>; PIECES_MAX]> = SmallVec::new();
-        slices.extend(self.slices(frames).map(IoSlice::new));
-        let Ok(sent_bytes) = send(&slices) else { return Flushed::Broken };
-        drop(slices);
+        let sent = {
+            // Filled and dropped where it is, because it is large and should not be moved.
+            let mut slices: SmallVec<[IoSlice<'_>; PIECES_MAX]> = SmallVec::new();
+            for slice in self.slices(frames) {
+                slices.push(IoSlice::new(slice));
+            }
+            send(&slices)
+        };
+        let Ok(sent_bytes) = sent else { return Flushed::Broken };
         assert!(sent_bytes <= total_bytes);
         if sent_bytes > 0 {
             self.sent_at = now;
@@ -421,6 +476,7 @@ impl Connection {
     #[inline]
     fn clear(&mut self, spare: &mut Buffers) {
         self.clear_pieces(spare);
+        self.body = None;
         spare.give_back(std::mem::take(&mut self.own));
     }
 
@@ -496,30 +552,58 @@ impl Connection {
     }
 
     /// Copies the bytes that were not sent, because the cache will be overwritten. The copy has
-    /// room for the gaps and the progress of one flush, which are appended.
+    /// room for the gaps and the progress of one flush, which are appended. Bytes of a body stay
+    /// where they are, and so do own bytes without any of the cache.
+    #[inline(never)]
     fn put_aside(&mut self, sent_bytes: usize, frames: &Frames, spare: &mut Buffers) {
-        if let [Piece::Own { from, until }] = self.pieces[..] {
-            // It is aside already.
-            self.clear_pieces(spare);
-            self.pieces.push(Piece::Own { from: from + sent_bytes as u32, until });
-            return;
-        }
         let total_bytes: usize = self.pieces.iter().map(Piece::len).sum();
-        let mut rest = spare.large(total_bytes - sent_bytes + limits::BUFFER_BYTES);
-        for slice in self.slices_from(sent_bytes, frames) {
-            rest.extend_from_slice(slice);
+        let needs_copy = self.pieces.iter().any(|piece| matches!(piece, Piece::Frame { .. }));
+        let mut copy = match needs_copy {
+            true => spare.large(total_bytes - sent_bytes + limits::BUFFER_BYTES),
+            false => Vec::new(),
+        };
+        let (mut left, mut body, mut skipped_bytes) = (Pieces::new(), None, sent_bytes);
+        for piece in &self.pieces {
+            let skips = skipped_bytes.min(piece.len());
+            skipped_bytes -= skips;
+            match piece.behind(skips as u32) {
+                piece if piece.len() == 0 => {}
+                piece @ Piece::Body { .. } => {
+                    push(&mut left, piece);
+                    body = self.body.take();
+                }
+                piece if !needs_copy => push(&mut left, piece),
+                Piece::Own { from, until } => {
+                    let bytes = &self.own[from as usize..until as usize];
+                    append(&mut copy, &mut left, |out| out.extend_from_slice(bytes));
+                }
+                Piece::Frame { at, length } => {
+                    let bytes = frames.bytes(at, length as usize);
+                    append(&mut copy, &mut left, |out| out.extend_from_slice(bytes));
+                }
+            }
         }
-        self.clear(spare);
-        self.pieces.push(Piece::Own { from: 0, until: rest.len() as u32 });
-        self.own = rest;
+        let has_own = left.iter().any(|piece| matches!(piece, Piece::Own { .. }));
+        if needs_copy || !has_own {
+            spare.give_back(std::mem::replace(&mut self.own, copy));
+        }
+        self.clear_pieces(spare);
+        (self.pieces, self.body) = (left, body);
     }
 
-    /// Returns the unsent output of a blocked connection, which consists of own bytes only.
+    /// Returns the unsent output of a blocked connection, which has nothing of the frame cache.
     pub fn unsent(&self) -> Vec<u8> {
         let mut unsent = Vec::new();
         for piece in &self.pieces {
-            let Piece::Own { from, until } = piece else { unreachable!("C2") };
-            unsent.extend_from_slice(&self.own[*from as usize..*until as usize]);
+            match *piece {
+                Piece::Own { from, until } => {
+                    unsent.extend_from_slice(&self.own[from as usize..until as usize]);
+                }
+                Piece::Body { from, until } => {
+                    unsent.extend_from_slice(&self.body()[from as usize..until as usize]);
+                }
+                Piece::Frame { .. } => unreachable!("C2"),
+            }
         }
         unsent
     }
@@ -537,7 +621,7 @@ impl Connection {
     /// # Panics
     /// If one does not hold.
     pub fn audit(&self) {
-        let mut end = None;
+        let (mut end, mut body_count) = (None, 0);
         for piece in &self.pieces {
             match piece {
                 Piece::Own { from, until } => {
@@ -546,8 +630,13 @@ impl Connection {
                     end = Some(*until);
                 }
                 Piece::Frame { .. } => assert!(!self.is_blocked || self.is_touched), // C2
+                Piece::Body { from, until } => {
+                    assert!(from < until && *until as usize <= self.body().len());
+                    body_count += 1;
+                }
             }
         }
+        assert_eq!(body_count, usize::from(self.body.is_some())); // C3
         assert!(end.is_none_or(|end| end as usize == self.own.len()));
     }
 }
@@ -571,7 +660,8 @@ fn append<T>(own: &mut Vec<u8>, pieces: &mut Pieces, write: impl FnOnce(&mut Vec
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::Handle;
+    use crate::base::{Handle, Random};
+    use crate::server::hub::frames::{Encoding, Key};
 
     #[test]
     fn what_is_put_aside_leaves_room_for_a_gap_behind_it() {
@@ -590,6 +680,58 @@ mod tests {
             connection.write(|out| out.extend_from_slice(&[b'g'; limits::BUFFER_BYTES]));
             assert_eq!(connection.own.capacity(), capacity, "{flush_bytes} bytes");
             connection.audit();
+        }
+    }
+
+    /// Output of all kinds is sent in portions of any size, with blocked times between.
+    #[test]
+    fn all_pieces_are_sent_in_order_whatever_the_kernel_takes() {
+        for seed in 0..200 {
+            let mut random = Random::new(seed);
+            let id = ConnectionId(Handle { index: 0, generation: 0 });
+            let mut connection =
+                Connection::new(id, Peer::Tcp(([127, 0, 0, 1], 1).into()), Instant::from_nanos(0));
+            let mut frames = Frames::new(2 * limits::FRAME_BYTES_MAX);
+            let mut spare = Buffers::new();
+            let (mut written, mut sent) = (Vec::new(), Vec::new());
+            for round in 0..20 {
+                let key = Key { nonce: 1, seq: round, encoding: Encoding::Output };
+                let mut framed = None;
+                for _ in 0..random.below(4) {
+                    let letter = b'a' + random.below(26) as u8;
+                    let bytes = vec![letter; random.between(1, 100) as usize];
+                    written.extend_from_slice(&bytes);
+                    match random.below(3) {
+                        0 => connection.write(|out| out.extend_from_slice(&bytes)),
+                        1 => connection.push_body(Arc::new(bytes)),
+                        _ if framed.is_none() => {
+                            frames.encode_with(|out| out.extend_from_slice(&bytes));
+                            let frame = frames.keep(key).unwrap();
+                            connection.push_frame(frame.at, frame.length as usize);
+                            framed = Some(frame);
+                        }
+                        _ => connection.write(|out| out.extend_from_slice(&bytes)),
+                    }
+                }
+                // A frame, of 100 bytes at most, does not count.
+                assert!(connection.pending_bytes() + 100 >= written.len() - sent.len());
+                connection.is_touched = true;
+                connection.audit();
+                if random.chance(1, 2) {
+                    connection.is_blocked = false;
+                }
+                connection.flush(&frames, &mut spare, Instant::from_nanos(1), |slices| {
+                    let all: Vec<u8> = slices.iter().flat_map(|slice| slice.to_vec()).collect();
+                    let count = random.below(all.len() as u64 + 1) as usize;
+                    sent.extend_from_slice(&all[..count]);
+                    Ok::<_, ()>(count)
+                });
+                connection.is_touched = false;
+                connection.audit();
+                let mut all = sent.clone();
+                all.extend(connection.unsent());
+                assert_eq!(all, written, "SEED={seed}");
+            }
         }
     }
 }

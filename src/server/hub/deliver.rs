@@ -46,8 +46,8 @@ impl Hub {
     /// True if enough is queued for a send.
     #[inline]
     pub fn is_flush_due(&self) -> bool {
-        self.queued_events >= limits::FLUSH_EVENTS
-            || self.queued_bytes >= limits::FLUSH_BYTES
+        self.queued.events >= limits::FLUSH_EVENTS
+            || self.queued.bytes >= limits::FLUSH_BYTES
             || self.is_flush_urged
     }
 
@@ -58,8 +58,9 @@ impl Hub {
         id: ConnectionId,
         source: Source,
         chunk: &Chunk<'_>,
-        giving: Giving<'_, R>,
+        mut giving: Giving<'_, R>,
     ) {
+        let giving = &mut giving;
         let connection = self.connection(id).filter(|connection| !connection.is_aborted);
         let stream = connection.and_then(|connection| connection.stream.as_ref());
         let Some((encoding, is_plain, is_apart)) =
@@ -71,7 +72,10 @@ impl Hub {
             self.deliveries.note(chunk.published_at, Transport::Stream, 1);
         }
         if giving.is_alone || is_apart {
-            self.give_alone(id, source, chunk, giving);
+            let is_shared = encoding == Encoding::Durable && giving.is_recent && !giving.is_alone;
+            if !(is_shared && self.give_shared(id, source, chunk, giving)) {
+                self.give_alone(id, source, chunk, giving);
+            }
             return;
         }
         let frame = match self.current[encoding as usize] {
@@ -93,6 +97,58 @@ impl Hub {
         }
     }
 
+    /// Queues a chunk for a reader of a stream, with the bytes that others at the same position
+    /// get. Returns false if it needs bytes of its own.
+    fn give_shared<R: Reactor>(
+        &mut self,
+        id: ConnectionId,
+        source: Source,
+        chunk: &Chunk<'_>,
+        giving: &mut Giving<'_, R>,
+    ) -> bool {
+        let connection = self.connection(id).expect("the caller has found it");
+        let stream = connection.stream.as_ref().expect("as above");
+        let reader = stream.reader.as_ref().expect("this encoding has one");
+        let Some(event) = reader.shared(chunk, stream.body) else { return false };
+        let key = Key { nonce: chunk.execution.nonce, seq: chunk.seq, encoding: Encoding::Durable };
+        let frame = match self.event.filter(|given| (given.0, given.1) == (key, event)) {
+            Some((_, _, frame)) if self.frames.has(&frame) => {
+                giving.counters.frames_reused += 1;
+                frame
+            }
+            _ => {
+                self.frames.encode_with(|out| event.write(chunk.data, out));
+                giving.counters.frames_encoded += 1;
+                let frame = self.keep(key, giving);
+                self.event = Some((key, event, frame));
+                frame
+            }
+        };
+        self.count_queued(chunk, Encoding::Durable, frame.length as usize);
+        let connection = self.writable(id).expect("it was just there");
+        connection.push_frame(frame.at, frame.length as usize);
+        let is_urged = connection.must_flush_after(frame.length as usize);
+        let stream = connection.stream.as_mut().expect("as above");
+        stream.count(source, chunk);
+        stream.reader.as_mut().expect("as above").pass(&event);
+        let is_whole = stream.is_whole();
+        if is_whole && self.whole.last() != Some(&id) {
+            self.whole.push(id);
+        }
+        self.is_flush_urged |= is_urged;
+        self.frames.queue(frame.at);
+        true
+    }
+
+    /// Keeps the frame that was encoded last.
+    fn keep<R: Reactor>(&mut self, key: Key, giving: &mut Giving<'_, R>) -> Frame {
+        self.frames.keep(key).unwrap_or_else(|_| {
+            self.flush(giving.reactor, giving.counters, giving.now);
+            self.current = [None; ENCODINGS];
+            self.frames.keep(key).expect("nothing is queued any more")
+        })
+    }
+
     /// Writes a chunk for a connection that shares it with no other: without the cache, into a
     /// buffer that is warm.
     fn give_alone<R: Reactor>(
@@ -100,11 +156,12 @@ impl Hub {
         id: ConnectionId,
         source: Source,
         chunk: &Chunk<'_>,
-        giving: Giving<'_, R>,
+        giving: &mut Giving<'_, R>,
     ) {
-        self.queued_events += 1;
         giving.counters.frames_encoded += 1;
-        if let Some(connection) = &mut self.connections[id.0.index as usize] {
+        if let Some(connection) = &mut self.connections[id.0.index as usize]
+            && !(giving.is_recent && connection.has_room_for(chunk.data.len()))
+        {
             connection.borrow_large_buffer(&mut self.spare);
         }
         let connection = self.writable(id).expect("it was just there");
@@ -113,14 +170,30 @@ impl Hub {
         let before = connection.own_bytes();
         connection.write(|out| stream.write_chunk(out, chunk, giving.names));
         let written = connection.own_bytes() - before;
-        let is_urged = connection.must_flush_after(written);
-        let is_whole = stream.is_whole();
+        // The bytes of several followers are counted once, so that each has a limit of its own.
+        let is_one_of_many = giving.is_recent && !giving.is_alone;
+        let is_urged = connection.must_flush_after(written)
+            || (is_one_of_many && connection.own_bytes() >= limits::FLUSH_BYTES / 4);
+        let (is_whole, encoding) = (stream.is_whole(), stream.encoding);
         connection.stream = Some(stream);
         if is_whole && self.whole.last() != Some(&id) {
             self.whole.push(id);
         }
         self.is_flush_urged |= is_urged;
-        self.queued_bytes += written;
+        match giving.is_recent {
+            true => self.count_queued(chunk, encoding, written),
+            // Each reader of the disk has chunks of its own.
+            false => self.note_queued(1, written, false),
+        }
+    }
+
+    /// Counts a queued chunk, unless another connection was just given it in this encoding.
+    fn count_queued(&mut self, chunk: &Chunk<'_>, encoding: Encoding, bytes: usize) {
+        let key = Key { nonce: chunk.execution.nonce, seq: chunk.seq, encoding };
+        if self.counted.replace(key) != Some(key) {
+            self.queued.events += 1;
+            self.queued.bytes += bytes;
+        }
     }
 
     /// Returns the chunk in this encoding: the frame that another connection got, or a new one.
@@ -128,11 +201,8 @@ impl Hub {
         &mut self,
         encoding: Encoding,
         chunk: &Chunk<'_>,
-        giving: Giving<'_, R>,
+        giving: &mut Giving<'_, R>,
     ) -> Frame {
-        if self.current.iter().all(Option::is_none) {
-            self.queued_events += 1;
-        }
         let key = Key { nonce: chunk.execution.nonce, seq: chunk.seq, encoding };
         let frame = match self.frames.find(&key) {
             Some(frame) => {
@@ -151,17 +221,10 @@ impl Hub {
                 };
                 self.frames.encode(encoding, &giving.names.event(chunk), &cursor);
                 giving.counters.frames_encoded += 1;
-                match self.frames.keep(key) {
-                    Ok(frame) => frame,
-                    Err(_) => {
-                        self.flush(giving.reactor, giving.counters, giving.now);
-                        self.current = [None; ENCODINGS];
-                        self.frames.keep(key).expect("nothing is queued any more")
-                    }
-                }
+                self.keep(key, giving)
             }
         };
-        self.queued_bytes += frame.length as usize;
+        self.count_queued(chunk, encoding, frame.length as usize);
         self.current[encoding as usize] = Some(frame);
         frame
     }
@@ -240,69 +303,144 @@ impl Hub {
 
     /// Sends all pending output, with one send for each connection.
     pub fn flush<R: Reactor>(&mut self, reactor: &mut R, counters: &mut Counters, now: Instant) {
-        for at in 0..self.touched.len() {
-            let index = self.touched[at] as usize;
-            let Some(connection) = self.connections[index].as_deref_mut() else { continue };
-            connection.is_touched = false;
-            if connection.is_abandoned {
-                // An empty output does not mean room. It takes nothing until it is dropped.
-                continue;
+        self.send_touched(reactor, counters, now);
+        while let Some(index) = self.rounds.next() {
+            self.send(index, reactor, counters, now);
+        }
+        self.begin_round();
+        self.end_round();
+        self.is_flush_urged = false;
+    }
+
+    /// Sends the output of a turn at its end, for the followers in the line to the first ones only.
+    /// Sends everything if the server drains, or if a connection has as much to send as may be
+    /// under way on it.
+    pub fn flush_turn<R: Reactor>(
+        &mut self,
+        reactor: &mut R,
+        counters: &mut Counters,
+        now: Instant,
+    ) {
+        if self.is_flush_urged || self.is_draining {
+            return self.flush(reactor, counters, now);
+        }
+        if !self.touched.is_empty() {
+            self.rounds.be_brief();
+        }
+        self.send_touched(reactor, counters, now);
+        while self.rounds.may_send() {
+            if self.rounds.is_between() {
+                self.begin_round();
             }
-            connection.flushed();
-            let id = connection.id;
-            let was_blocked = connection.is_blocked;
-            let mut descriptors = connection.descriptors.take();
-            let flushed = connection.flush(&self.frames, &mut self.spare, now, |slices| {
-                counters.sends += 1;
-                let sent_bytes = match &descriptors {
-                    None => reactor.send(id, slices)?,
-                    Some(descriptors) => send_along(reactor, id, slices, descriptors)?,
-                };
-                if sent_bytes > 0 {
-                    descriptors = None; // The sent descriptors are closed here.
-                }
-                probe!(send, id.0.index, sent_bytes);
-                Ok::<_, SendError>(sent_bytes)
-            });
-            connection.descriptors = descriptors;
-            let is_broken = flushed == Flushed::Broken;
-            let takes = match flushed {
-                Flushed::All => true,
-                Flushed::Cut => {
-                    self.moved.extend(connection.moved(was_blocked, now));
-                    self.waiting_line.leave(index as u32); // It has a reply to read first.
-                    false
-                }
-                Flushed::Broken => {
-                    connection.abandon(&mut self.spare);
-                    self.broken.push(id);
-                    false
-                }
-            };
-            let aside_bytes = if takes { 0 } else { connection.waiting_bytes() };
-            self.aside_bytes = self.aside_bytes + aside_bytes - connection.aside_bytes;
-            connection.aside_bytes = aside_bytes;
-            if self.aside_bytes > limits::CARRIES_BYTES_MAX && aside_bytes > 0 {
-                // The bytes put aside are at their limit, so this connection goes.
-                self.broken.push(id);
+            let index = self.rounds.next().expect("it may send to one");
+            if self.send(index, reactor, counters, now) {
+                self.rounds.count_send(|| reactor.may_have_news());
             }
-            if takes && std::mem::take(&mut connection.is_full) {
-                self.answered.push(id);
-            }
-            if takes != connection.takes {
-                connection.takes = takes;
-                self.free_workers += u32::from(takes && connection.worker.is_some());
-                say_demand(connection, &mut self.demands, &mut self.released);
-            }
-            if connection.is_last && (takes || connection.is_aborted) && !is_broken {
-                self.finished.push(id);
+            if self.rounds.is_between() {
+                self.end_round();
             }
         }
+        if self.rounds.is_empty() {
+            self.begin_round();
+            self.end_round();
+        }
+    }
+
+    /// Ends the flushes of a turn.
+    pub fn end_turn(&mut self) {
+        self.rounds.end_turn();
+    }
+
+    /// True if followers wait in the line.
+    pub fn has_waiting_followers(&self) -> bool {
+        !self.rounds.is_empty()
+    }
+
+    fn begin_round(&mut self) {
+        self.frames.begin_round();
+        self.rounds.begin(self.queued, self.deliveries.noted_count());
+    }
+
+    fn end_round(&mut self) {
+        self.frames.end_round();
+        self.queued = self.rounds.end(self.queued);
+    }
+
+    fn send_touched<R: Reactor>(&mut self, reactor: &mut R, counters: &mut Counters, now: Instant) {
+        for at in 0..self.touched.len() {
+            self.send(self.touched[at], reactor, counters, now);
+        }
         self.touched.clear();
-        self.frames.let_go();
-        self.queued_events = 0;
-        self.queued_bytes = 0;
-        self.is_flush_urged = false;
+    }
+
+    /// Sends the pending output of one connection. Returns false if it was not in a list.
+    fn send<R: Reactor>(
+        &mut self,
+        index: u32,
+        reactor: &mut R,
+        counters: &mut Counters,
+        now: Instant,
+    ) -> bool {
+        let Some(connection) = self.connections[index as usize].as_deref_mut() else {
+            return false;
+        };
+        if !std::mem::replace(&mut connection.is_touched, false) {
+            return false; // R1
+        }
+        if connection.is_abandoned {
+            // An empty output does not mean room. It takes nothing until it is dropped.
+            return false;
+        }
+        connection.flushed();
+        let id = connection.id;
+        let was_blocked = connection.is_blocked;
+        let mut descriptors = connection.descriptors.take();
+        let flushed = connection.flush(&self.frames, &mut self.spare, now, |slices| {
+            counters.sends += 1;
+            let sent_bytes = match &descriptors {
+                None => reactor.send(id, slices)?,
+                Some(descriptors) => send_along(reactor, id, slices, descriptors)?,
+            };
+            if sent_bytes > 0 {
+                descriptors = None; // The sent descriptors are closed here.
+            }
+            probe!(send, id.0.index, sent_bytes);
+            Ok::<_, SendError>(sent_bytes)
+        });
+        connection.descriptors = descriptors;
+        let is_broken = flushed == Flushed::Broken;
+        let takes = match flushed {
+            Flushed::All => true,
+            Flushed::Cut => {
+                self.moved.extend(connection.moved(was_blocked, now));
+                self.waiting_line.leave(index); // It has a reply to read first.
+                false
+            }
+            Flushed::Broken => {
+                connection.abandon(&mut self.spare);
+                self.broken.push(id);
+                false
+            }
+        };
+        let aside_bytes = if takes { 0 } else { connection.waiting_bytes() };
+        self.aside_bytes = self.aside_bytes + aside_bytes - connection.aside_bytes;
+        connection.aside_bytes = aside_bytes;
+        if self.aside_bytes > limits::CARRIES_BYTES_MAX && aside_bytes > 0 {
+            // The bytes put aside are at their limit, so this connection goes.
+            self.broken.push(id);
+        }
+        if takes && std::mem::take(&mut connection.is_full) {
+            self.answered.push(id);
+        }
+        if takes != connection.takes {
+            connection.takes = takes;
+            self.free_workers += u32::from(takes && connection.worker.is_some());
+            say_demand(connection, &mut self.demands, &mut self.released);
+        }
+        if connection.is_last && (takes || connection.is_aborted) && !is_broken {
+            self.finished.push(id);
+        }
+        true
     }
 
     /// Sends a keep-alive on a stream that was silent.
@@ -394,8 +532,10 @@ pub(in crate::server) fn make_room_for_deliveries<R: Reactor + 'static>(
 ) {
     const CHUNKS_MAX: usize = Transport::NAMES.len() * limits::DELIVERY_CHUNKS_MAX as usize;
     const _: () = assert!(limits::BURST_CHUNKS_MAX <= limits::DELIVERY_CHUNKS_MAX);
-    if !shard.guests.hub.deliveries.has_room(CHUNKS_MAX) {
-        settle_deliveries(shard);
+    let hub = &mut shard.guests.hub;
+    if !hub.deliveries.has_room(CHUNKS_MAX) {
+        hub.rounds.forget_noted();
+        hub.deliveries.settle(shard.reactor.now()); // The last ones are still to be sent.
     }
 }
 
@@ -404,7 +544,8 @@ pub(in crate::server) fn make_room_for_deliveries<R: Reactor + 'static>(
 pub(in crate::server) fn settle_deliveries<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
     let hub = &mut shard.guests.hub;
     if !hub.deliveries.is_settled() {
-        hub.deliveries.settle(shard.reactor.now());
+        let sent_count = hub.rounds.take_sent(hub.deliveries.noted_count());
+        hub.deliveries.settle_first(sent_count, shard.reactor.now());
     }
 }
 

@@ -3,7 +3,8 @@
 //! The cache is a circular arena. A frame's position is the number of bytes ever written before it,
 //! so one comparison tells whether it was overwritten. The cache delays no writer: an overwritten
 //! frame is encoded again, and counted. Only frames that are queued for sending must not be
-//! overwritten ([`Frames::keep`] refuses). The end of a flush releases all of them.
+//! overwritten ([`Frames::keep`] refuses). The end of a round of sends releases those that were
+//! queued before it began.
 //!
 //! A frame is laid out for a chunked body. It holds the size of the HTTP chunk, a prefix, a middle,
 //! and the end of the HTTP chunk. The prefix exists for SSE only. It is the `id:` for clients that
@@ -97,8 +98,10 @@ pub(in crate::server) struct Frames {
     arena: Box<[u8]>,
     /// Bytes ever written, padding included.
     written: u64,
-    /// The oldest position that is queued for sending.
+    /// The oldest position that was queued for sending since the last round began.
     queued_at: u64,
+    /// The oldest position that was queued before.
+    held_at: u64,
     /// Direct-mapped: the newest chunks of one execution never collide.
     table: Box<[Entry]>,
     /// A frame is encoded here, because its length is not known before.
@@ -115,6 +118,7 @@ impl Frames {
             arena: vec![0; arena_bytes].into_boxed_slice(),
             written: 0,
             queued_at: u64::MAX,
+            held_at: u64::MAX,
             table: vec![NO_ENTRY; limits::FRAME_CACHE_FRAMES].into_boxed_slice(),
             scratch: Vec::with_capacity(limits::FRAME_BYTES_MAX),
             middle: 0,
@@ -130,7 +134,20 @@ impl Frames {
     #[inline]
     pub fn find(&self, key: &Key) -> Option<Frame> {
         let frame = frame_of(&self.table[self.slot(key)], key)?;
-        (self.written - frame.at <= self.arena.len() as u64).then_some(frame)
+        self.has(&frame).then_some(frame)
+    }
+
+    /// True if this frame was not overwritten.
+    #[inline]
+    pub fn has(&self, frame: &Frame) -> bool {
+        self.written - frame.at <= self.arena.len() as u64
+    }
+
+    /// Encodes a frame with `write`, which [`Frames::keep`] keeps next. All of it is shared.
+    pub fn encode_with(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        self.scratch.clear();
+        self.middle = 0;
+        write(&mut self.scratch);
     }
 
     /// Encodes a chunk, which [`Frames::keep`] keeps next. `cursor` is the position of clients
@@ -170,7 +187,7 @@ impl Frames {
         if at % capacity + length >= capacity {
             at += capacity - at % capacity;
         }
-        if (at + length).saturating_sub(capacity) > self.queued_at {
+        if (at + length).saturating_sub(capacity) > self.queued_at.min(self.held_at) {
             return Err(Queued);
         }
         let offset = (at % capacity) as usize;
@@ -197,10 +214,16 @@ impl Frames {
         self.queued_at = self.queued_at.min(at);
     }
 
-    /// Releases all queued frames.
-    #[inline]
-    pub fn let_go(&mut self) {
+    /// Begins a round: everything queued so far is sent at its end.
+    pub fn begin_round(&mut self) {
+        self.held_at = self.held_at.min(self.queued_at);
         self.queued_at = u64::MAX;
+    }
+
+    /// Releases the frames that were queued before the round began.
+    #[inline]
+    pub fn end_round(&mut self) {
+        self.held_at = u64::MAX;
     }
 }
 
@@ -293,7 +316,12 @@ mod tests {
                     for (frame, bytes) in queued.drain(..) {
                         assert_eq!(frames.bytes(frame.at, bytes.len()), bytes, "seq {seq}");
                     }
-                    frames.let_go();
+                    frames.begin_round();
+                    assert!(
+                        frames.keep(key(seq, Encoding::Ndjson)).is_err(),
+                        "they are still held"
+                    );
+                    frames.end_round();
                     frames.keep(key(seq, Encoding::Ndjson)).unwrap()
                 }
             };

@@ -2,7 +2,8 @@
 //!
 //! A connection that follows an execution is a subscriber on the shard's own thread, like a
 //! closure. Its chunks are queued. One send for each connection follows at the end of the turn, or
-//! earlier if enough bytes are queued. While the kernel takes no more, the connection's demand is 0
+//! earlier if enough bytes are queued. If there are many followers, later turns send to the others
+//! (`rounds.rs`). While the kernel takes no more, the connection's demand is 0
 //! ([`Event::Demand`](crate::engine::Event::Demand)), and its policy decides in the engine.
 //!
 //! Reading order:
@@ -10,7 +11,8 @@
 //!   that connections share.
 //! - `admit.rs` (the rules for new connections), `receive.rs` (received bytes), `answer.rs`
 //!   (complete replies).
-//! - `deliver.rs` (queueing and sending), `clock.rs` (deadlines).
+//! - `deliver.rs` (queueing and sending), `rounds.rs` (the line of followers), `clock.rs`
+//!   (deadlines).
 //! - `tls/`, the layer below the HTTP machine, if TLS is on.
 //!
 //! Tests: beside `frames.rs`; `sim/server/`, in simulated time; `tests/serve*`, with real clients.
@@ -18,7 +20,8 @@
 //! Invariants ([`Hub::audit`]):
 //! - V1: a connection has the same slot and generation here as in the reactor.
 //! - V2: a subscriber's demand in the engine is 0 if and only if its connection is blocked.
-//! - V3: between two turns, bytes are queued only for blocked connections.
+//! - V3: between two turns, bytes are queued only for blocked connections, and for followers in
+//!   the line.
 //! - V4: the line of evictable connections holds exactly those without a request under way.
 //!
 //! The hub calls no other guest. Its consequences go up as values ([`HubEvent`]), and `turn/`
@@ -36,6 +39,7 @@ pub(in crate::server) mod frames;
 pub(in crate::server) mod line;
 mod listen;
 mod receive;
+mod rounds;
 pub(in crate::server) mod stream;
 #[cfg(feature = "tls")]
 pub(in crate::server) mod tls;
@@ -57,10 +61,11 @@ use connection::{Connection, Doing, Timer};
 pub(in crate::server) use deliver::{
     Beat, make_room_for_deliveries, settle_deliveries, tell_demands,
 };
-use frames::{ENCODINGS, Frame, Frames};
+use frames::{ENCODINGS, Frame, Frames, Key};
 pub(in crate::server) use listen::{
     connection_count, listen, listen_at_door, open_hub, stop_listening,
 };
+use rounds::{Queued, Rounds, sends_per_look};
 pub use tls::TlsConfig;
 #[cfg(feature = "tls")]
 pub use tls::TlsError;
@@ -70,6 +75,7 @@ use crate::endpoint::{Access, AwaitedEvent, Surroundings, Tally};
 use crate::engine::wheel::Wheel;
 use crate::limits;
 use crate::reactor::{ConnectionId, ListenerId, Peer};
+use crate::server::durable::reader::SharedEvent;
 use crate::server::shm::WakeList;
 use crate::trace::Deliveries;
 use crate::wire::http1::http_date;
@@ -111,11 +117,17 @@ pub(in crate::server) struct Hub {
     frames: Frames,
     /// The frames of the chunk that is being delivered, one for each encoding that was needed.
     current: [Option<Frame>; ENCODINGS],
-    /// Connections with something to send, in the order in which they got it.
+    /// The last event for readers of Durable Streams that several can share, and its frame.
+    event: Option<(Key, SharedEvent, Frame)>,
+    /// The chunk that was counted last as queued.
+    counted: Option<Key>,
+    /// Connections with something to send at the end of this turn, in the order in which they got
+    /// it.
     touched: Vec<u32>,
-    /// Since the last flush: the number of queued chunks, and of bytes of their frames.
-    queued_events: u32,
-    queued_bytes: usize,
+    /// The followers of streams with something to send.
+    rounds: Rounds,
+    /// The number of queued chunks, and of bytes of their frames.
+    queued: Queued,
     /// True if a connection has as much to send as may be under way on it.
     is_flush_urged: bool,
     /// Bytes that all connections together wait to send.
@@ -200,9 +212,11 @@ impl Hub {
             deliveries: Deliveries::default(),
             frames: Frames::new(limits::FRAME_CACHE_BYTES),
             current: [None; ENCODINGS],
+            event: None,
+            counted: None,
             touched: Vec::with_capacity(256),
-            queued_events: 0,
-            queued_bytes: 0,
+            rounds: Rounds::new(sends_per_look(seed)),
+            queued: Queued::default(),
             is_flush_urged: false,
             aside_bytes: 0,
             body_bytes: 0,
@@ -232,6 +246,12 @@ impl Hub {
             is_open: false,
             is_alone: false,
         }
+    }
+
+    /// Sets the number of followers that are sent to before a look for something else.
+    #[cfg(test)]
+    pub fn set_followers_per_look(&mut self, count: u32) {
+        self.rounds = Rounds::new(count);
     }
 
     /// Draws a random number.
@@ -461,8 +481,8 @@ impl Hub {
 
     /// Counts queued chunks and their bytes. With `is_urged`, they are sent before more are queued.
     pub fn note_queued(&mut self, chunk_count: u32, bytes: usize, is_urged: bool) {
-        self.queued_events += chunk_count;
-        self.queued_bytes += bytes;
+        self.queued.events += chunk_count;
+        self.queued.bytes += bytes;
         self.is_flush_urged |= is_urged;
     }
 
@@ -488,7 +508,7 @@ impl Hub {
     }
 
     /// Returns the connection with this id, for a caller that is about to write. The connection
-    /// gets a buffer and is put into the list of the next flush.
+    /// gets a buffer and is put into the list of the next flush, or into the line of followers.
     #[inline]
     pub(in crate::server) fn writable(&mut self, id: ConnectionId) -> Option<&mut Connection> {
         let connection = self.connections.get_mut(id.0.index as usize)?.as_deref_mut()?;
@@ -498,7 +518,10 @@ impl Hub {
         connection.borrow_buffer(&mut self.spare);
         if !connection.is_touched {
             connection.is_touched = true;
-            self.touched.push(id.0.index);
+            match connection.doing {
+                Doing::Stream => self.rounds.append(id.0.index),
+                _ => self.touched.push(id.0.index),
+            }
         }
         Some(connection)
     }
@@ -516,6 +539,7 @@ impl Hub {
         // Reserved here, because the delivery of a chunk allocates nothing.
         let count = self.connection_count as usize;
         self.touched.reserve(count.saturating_sub(self.touched.len()));
+        self.rounds.reserve(count);
         self.demands.reserve(count.saturating_sub(self.demands.len()));
         self.moved.reserve(count.saturating_sub(self.moved.len()));
         self.released.reserve(count.saturating_sub(self.released.len()));
@@ -610,6 +634,7 @@ impl Hub {
     #[inline]
     pub(in crate::server) fn has_work(&self) -> bool {
         !(self.touched.is_empty()
+            && !self.rounds.may_send()
             && self.demands.is_empty()
             && self.moved.is_empty()
             && self.released.is_empty()

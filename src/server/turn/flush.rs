@@ -25,7 +25,7 @@ pub(in crate::server) fn flush_if_due<R: Reactor + 'static>(shard: &mut ServerSh
     }
 }
 
-/// Sends all output of this turn, and handles what follows from it.
+/// Sends the output of this turn, and handles what follows from it.
 pub(in crate::server) fn flush_connections<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
     records::log_answered(shard); // Streams begin without another step of their connection.
     shard.guests.mcp.look_at_tools(shard.tools.revision());
@@ -48,7 +48,7 @@ pub(in crate::server) fn flush_connections<R: Reactor + 'static>(shard: &mut Ser
         if mcp.has_news() {
             mcp.write_gathered(hub);
         }
-        hub.flush(&mut shard.reactor, &mut shard.counters, shard.now);
+        hub.flush_turn(&mut shard.reactor, &mut shard.counters, shard.now);
         if hub.take_free_workers() > 0 {
             shard.guests.workers.note_free();
         }
@@ -56,6 +56,10 @@ pub(in crate::server) fn flush_connections<R: Reactor + 'static>(shard: &mut Ser
         hub::tell_demands(shard);
         settle_flush(shard);
         shard.pump();
+    }
+    shard.guests.hub.end_turn();
+    if shard.guests.hub.has_waiting_followers() {
+        shard.worked = true; // The next turn goes on with the followers at once.
     }
     if shard.guests.hub.is_draining() {
         ends::close_idle(shard);

@@ -183,7 +183,7 @@ pub(in crate::server) fn take_step<R: Reactor + 'static>(
         let hub = &mut shard.guests.hub;
         let around = hub.around(id, (&shard.guests.access, &shard.guests.tally), shard.now);
         let Some(connection) = hub.writable(id) else { return };
-        if connection.own_bytes() > limits::HTTP_ANSWERS_BYTES_MAX {
+        if connection.pending_bytes() > limits::HTTP_ANSWERS_BYTES_MAX {
             // A client that sends requests and reads no replies waits.
             connection.is_full = true;
             break;

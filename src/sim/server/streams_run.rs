@@ -42,9 +42,9 @@ use crate::stream::Durability;
 use crate::trace::Counters;
 
 const STEPS: u64 = 500;
-const CALM_ROUNDS_MAX: u64 = 20_000;
-/// Time until the disk has everything. A sync takes five seconds at most.
-const CALM_SECONDS_MAX: u32 = 60;
+/// Time until everybody has an answer, and until the disk has everything. A request may wait for
+/// two segments, one after the other. Each is made with ten syncs, of five seconds at most.
+const CALM_SECONDS_MAX: u64 = 120;
 const DIRECTORY: &str = "/streams";
 /// Size of the journal. Nothing is removed for want of room.
 const BYTES_MAX: u64 = 64 << 20;
@@ -196,10 +196,13 @@ impl Play {
         let durability = [Durability::Written, Durability::Synced][random.below(2) as usize];
         let segment_bytes = limits::JOURNAL_SEGMENT_BYTES_MIN << random.below(3);
         let millis = |random: &mut Random, max: u64| Duration::from_millis(random.below(max));
+        // No segment can be made while the disk is full.
+        let full_chance = if random.chance(1, 3) { random.between(1, 500) } else { 0 };
         let disk_faults = match random.below(4) {
             0 => DiskFaults::NONE,
             1 => DiskFaults::SLOW,
             _ => DiskFaults {
+                full_chance,
                 delay_max: millis(&mut random, 5),
                 sync_delay_max: millis(&mut random, 30),
                 ..DiskFaults::NONE
@@ -366,10 +369,12 @@ impl Play {
     /// Lets all clients come to an end.
     fn calm_down(&mut self) -> Result<(), String> {
         (self.cut_chance, self.grounds.is_calm) = (0, true);
-        for round in 0..CALM_ROUNDS_MAX {
+        let until = self.grounds.world.now() + Duration::from_secs(CALM_SECONDS_MAX);
+        let mut steps = (12..28).cycle();
+        while self.grounds.world.now() < until {
             self.act()?;
             self.turn();
-            self.pass(1 << (12 + round % 12));
+            self.pass(1 << steps.next().expect("it has no end"));
             let are_idle = self.readers.iter().all(Reader::is_idle);
             if are_idle && self.writers.iter().all(|writer| writer.task.is_none()) {
                 for reader in &mut self.readers {

@@ -167,6 +167,15 @@ impl TestServer {
         String::from_utf8_lossy(&heard).into_owned()
     }
 
+    /// The text that has come to the client by now. The server has no turn.
+    pub fn take(&mut self, client: SimClient) -> String {
+        let (mut heard, mut buffer) = (Vec::new(), [0; 4_096]);
+        while let Ok(count @ 1..) = self.world.client_receive(client, &mut buffer) {
+            heard.extend_from_slice(&buffer[..count]);
+        }
+        String::from_utf8_lossy(&heard).into_owned()
+    }
+
     /// Runs a script. Returns the id of the execution.
     pub fn run(&mut self, script: Script, more: &str) -> String {
         self.run_tool("script", script, more)

@@ -27,6 +27,52 @@ fn streams_say_that_they_live_when_they_have_said_nothing_else() {
 }
 
 #[test]
+fn a_request_does_not_wait_for_all_followers_of_a_stream() {
+    const FOLLOWERS: usize = 20;
+    let mut test_server = TestServer::new();
+    test_server.shards[0].guests.set_followers_per_look(3);
+    let gate = format!(",\"start\":{{\"after_subscribers\":{}}}", FOLLOWERS + 1);
+    let id = test_server.run(SHORT, &gate);
+    let events = get(&format!("/v1/executions/{id}/events"));
+    let followers: Vec<_> = (0..FOLLOWERS).map(|_| test_server.visit(&events)).collect();
+    followers.iter().for_each(|&client| assert!(test_server.hear(client).contains("started")));
+    // The last follower opens the gate, and somebody asks at the same time.
+    let opener = test_server.world.connect(&test_server.address).unwrap();
+    let asker = test_server.world.connect(&test_server.address).unwrap();
+    let question = get(&format!("/v1/executions/{id}"));
+    for (client, text) in [(opener, &events), (asker, &question)] {
+        assert_eq!(test_server.world.client_send(client, text.as_bytes()), Ok(text.len()));
+    }
+    let (mut heard, mut waiting) = (vec![String::new(); FOLLOWERS], FOLLOWERS);
+    let (mut answer, mut waited) = (String::new(), 0);
+    for _ in 0..1_000 {
+        if !test_server.turn_once() {
+            test_server.pass(Duration::from_micros(100));
+        }
+        let mut sent_count = 0;
+        for (text, &follower) in heard.iter_mut().zip(&followers) {
+            let now = test_server.take(follower);
+            waiting -= usize::from(text.is_empty() && !now.is_empty());
+            sent_count += usize::from(!now.is_empty());
+            text.push_str(&now);
+        }
+        if waiting > 0 {
+            assert!(sent_count <= 3, "{sent_count} in one turn");
+        }
+        if answer.is_empty() {
+            answer = test_server.take(asker);
+            waited = waiting;
+        }
+    }
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    assert!(waited >= FOLLOWERS - 6, "it was answered when {waited} followers had nothing");
+    for text in &heard {
+        assert_eq!(text.matches("event: chunk\n").count(), 5, "{text}");
+        assert_eq!(text.matches("event: end\n").count(), 1, "{text}");
+    }
+}
+
+#[test]
 fn a_result_is_waited_for_and_no_longer_than_asked() {
     let mut test_server = TestServer::new();
     let id = test_server.run(SHORT, NOTHING);

@@ -251,6 +251,7 @@ impl Play {
                 }
                 (State::Doubtful, Some(true)) => {
                     (piece.state, piece.answered) = (State::There, Some(now));
+                    learn_number(&mut record.producers, piece.mark);
                 }
                 (State::Doubtful, Some(false)) => piece.state = State::Absent,
                 (State::Absent, Some(true)) if place.is_some() => {
@@ -266,13 +267,12 @@ impl Play {
         for (number, carried) in settled {
             self.learn_of(at, Ask::Piece(number), carried);
         }
-        if losses.may_lose {
-            self.drop_unnumbered(at);
-        }
+        self.drop_unnumbered(at);
         Ok(())
     }
 
-    /// Gives up appends whose predecessors are lost. They cannot be accepted any more.
+    /// Gives up appends whose predecessors are lost, or were in doubt and are there. They cannot be
+    /// accepted any more.
     fn drop_unnumbered(&mut self, at: usize) {
         self.drop_tasks(at, |ask, record| {
             let Ask::Piece(number) = ask else { return false };
@@ -410,10 +410,12 @@ fn check_end(record: &mut Record, seen: &Seen, may_lose: bool) -> Result<(), Str
     if !seen.is_closed && record.pieces.iter().any(|piece| closes(piece) && is_there(piece)) {
         return Err("it has the append that closes it, and is open".to_owned());
     }
-    if record.is_known_whole && !seen.is_closed && !may_lose {
+    let was_closed = record.is_known_whole || record.is_told_closed;
+    if was_closed && !seen.is_closed && !may_lose {
         return Err("it is not closed any more".to_owned());
     }
     record.is_known_whole = seen.is_closed;
+    record.is_told_closed = seen.is_closed;
     let (before, now) = (record.known.len(), seen.content.len());
     let is_more = seen.content.starts_with(&record.known);
     let is_less = may_lose && record.known.starts_with(&seen.content);
@@ -423,6 +425,13 @@ fn check_end(record: &mut Record, seen: &Seen, may_lose: bool) -> Result<(), Str
     record.known.clone_from(&seen.content);
     record.marks.entry(seen.tail).or_insert(now);
     Ok(())
+}
+
+/// Learns the next number of a producer from an append that is there.
+fn learn_number(producers: &mut [(u64, u64)], mark: Mark) {
+    if let Mark::Producer { writer, epoch, seq } = mark {
+        producers[writer] = producers[writer].max((epoch, seq + 1));
+    }
 }
 
 /// Forgets the offsets and the numbers that a power cut has cost.

@@ -69,6 +69,8 @@ pub(super) struct Record {
     pub known: Vec<u8>,
     /// True if somebody has read its end.
     pub is_known_whole: bool,
+    /// True if an answer to a writer has said that it is closed.
+    pub is_told_closed: bool,
     /// The offsets that replies have given, each with the bytes of content before it.
     pub marks: BTreeMap<u64, usize>,
     /// The life and the next number of each writer.
@@ -88,6 +90,7 @@ impl Record {
             removal: None,
             known: Vec::new(),
             is_known_whole: false,
+            is_told_closed: false,
             marks: BTreeMap::new(),
             producers: vec![(0, 0); writers],
             next_order: 0,

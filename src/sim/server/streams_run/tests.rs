@@ -39,13 +39,29 @@ fn quiet_play() -> Play {
 
 impl Play {
     fn put(&self, path: &str, body: &str) -> Exchange {
+        self.request("PUT", path, body)
+    }
+
+    fn request(&self, method: &str, path: &str, body: &str) -> Exchange {
+        self.request_with("", method, path, body)
+    }
+
+    /// Sends a request with further header lines.
+    fn request_with(&self, headers: &str, method: &str, path: &str, body: &str) -> Exchange {
         let length = body.len();
         let request = format!(
-            "PUT /v1/stream/{path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\n\
-             Content-Length: {length}\r\n\r\n{body}"
+            "{method} /v1/stream/{path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\n\
+             {headers}Content-Length: {length}\r\n\r\n{body}"
         );
         let Play { grounds, .. } = self;
         Exchange::begin(&grounds.world, &grounds.address, &request).expect("it listens")
+    }
+
+    /// Lets a request be answered. Returns the status and the body.
+    fn answer(&mut self, method: &str, path: &str, body: &str) -> (Option<u16>, String) {
+        let mut exchange = self.request(method, path, body);
+        let status = self.wait_for(&mut exchange, Duration::from_secs(30));
+        (status, String::from_utf8_lossy(&exchange.body).into_owned())
     }
 
     /// Lets time pass. Returns the status of an exchange, if it has one by then.
@@ -102,4 +118,156 @@ fn a_creation_is_refused_if_the_journal_has_no_room_for_too_long() {
     play.disk.release();
     let mut late = play.put("late", "something");
     assert_eq!(play.wait_for(&mut late, Duration::from_secs(30)), Some(201), "the path is free");
+}
+
+/// A text that fills the ring of its stream, and a reply.
+fn long_text(mark: &str) -> String {
+    let mut text = mark.repeat(limits::DURABLE_REPLY_BYTES / mark.len() + 1);
+    text.push_str("the end");
+    text
+}
+
+#[test]
+fn readers_of_one_part_wait_for_one_of_them() {
+    for (first_leaves, second_leaves) in
+        [(false, false), (false, true), (true, false), (true, true)]
+    {
+        let mut play = quiet_play();
+        let text = long_text("one");
+        assert_eq!(play.answer("PUT", "one", &text).0, Some(201));
+        play.pass(5_000_000_000);
+        assert_eq!(play.disk.in_flight_count(), 0);
+        play.disk.hold();
+        let mut readers: Vec<_> =
+            (0..6).map(|_| play.request("GET", "one?offset=-1", "")).collect();
+        for reader in &mut readers {
+            assert_eq!(play.wait_for(reader, Duration::from_millis(60)), None);
+        }
+        assert_eq!(play.disk.in_flight_count(), 1, "one of them reads");
+        // The first one reads, and the second one waits.
+        for (at, leaves) in [(1, second_leaves), (0, first_leaves)] {
+            if leaves {
+                readers.remove(at).close(&play.grounds.world);
+            }
+        }
+        play.pass(60_000_000);
+        play.disk.release();
+        for reader in &mut readers {
+            assert_eq!(play.wait_for(reader, Duration::from_secs(30)), Some(200));
+            assert!(reader.body.len() >= limits::DURABLE_REPLY_BYTES);
+            assert!(text.as_bytes().starts_with(&reader.body));
+        }
+        // They have got the same reply, which is kept.
+        play.disk.hold();
+        let (status, body) = play.answer("GET", "one?offset=-1", "");
+        assert_eq!((status, body.as_bytes()), (Some(200), &*readers[0].body));
+    }
+}
+
+#[test]
+fn a_reply_is_not_kept_longer_than_its_stream() {
+    let mut play = quiet_play();
+    for mark in ["one", "two"] {
+        let text = long_text(mark);
+        assert_eq!(play.answer("PUT", "one", &text).0, Some(201));
+        for _ in 0..3 {
+            let (status, body) = play.answer("GET", "one?offset=-1", "");
+            assert!(status == Some(200) && text.starts_with(&body));
+        }
+        // A reply up to the end is good until something is appended.
+        assert_eq!(play.answer("PUT", "short", mark).0.map(|status| status / 100), Some(2));
+        for count in 0..3 {
+            let whole = "more".repeat(count);
+            for _ in 0..3 {
+                let (status, body) = play.answer("GET", "short?offset=-1", "");
+                assert_eq!((status, body), (Some(200), format!("{mark}{whole}")));
+            }
+            assert_eq!(play.answer("POST", "short", "more").0, Some(204));
+        }
+        for path in ["one", "short"] {
+            assert_eq!(play.answer("DELETE", path, "").0, Some(204));
+            assert_eq!(play.answer("GET", &format!("{path}?offset=-1"), "").0, Some(404));
+        }
+    }
+}
+
+#[test]
+fn a_refusal_waits_for_the_append_that_it_speaks_of() {
+    let mut play = quiet_play();
+    for path in ["closed", "ordered"] {
+        assert_eq!(play.answer("PUT", path, "").0, Some(201));
+    }
+    play.pass(5_000_000_000);
+    play.disk.hold();
+    let closes = ("Stream-Closed: true\r\n", "closed");
+    let orders = ("Stream-Seq: 7\r\n", "ordered");
+    let mut accepted: Vec<_> = [closes, orders]
+        .map(|(headers, path)| play.request_with(headers, "POST", path, "last"))
+        .into_iter()
+        .collect();
+    for exchange in &mut accepted {
+        assert_eq!(play.wait_for(exchange, Duration::from_millis(60)), None);
+    }
+    // Without the disk, nobody knows if the stream is closed, or where its order is.
+    let mut refused = vec![
+        play.request("POST", "closed", "more"),
+        play.request("PUT", "closed", ""),
+        play.request_with(orders.0, "POST", "ordered", "again"),
+    ];
+    for exchange in &mut refused {
+        assert_eq!(play.wait_for(exchange, Duration::from_millis(60)), None);
+    }
+    play.disk.release();
+    for exchange in &mut accepted {
+        assert_eq!(play.wait_for(exchange, Duration::from_secs(30)), Some(204));
+    }
+    for exchange in &mut refused {
+        assert_eq!(play.wait_for(exchange, Duration::from_secs(30)), Some(409));
+    }
+    assert_eq!(play.answer("POST", "closed", "more").0, Some(409), "at once by now");
+}
+
+#[test]
+fn a_removal_is_answered_although_the_last_fork_takes_the_stream_along() {
+    for closes in ["", "Stream-Closed: true\r\n"] {
+        let mut play = quiet_play();
+        let forks = "Stream-Forked-From: /v1/stream/one\r\n";
+        for (headers, path) in [(closes, "one"), (forks, "fork")] {
+            let mut created = play.request_with(headers, "PUT", path, "some");
+            assert_eq!(play.wait_for(&mut created, Duration::from_secs(30)), Some(201));
+        }
+        play.pass(5_000_000_000);
+        play.disk.hold();
+        let mut removals: Vec<_> =
+            ["one", "fork"].into_iter().map(|path| play.request("DELETE", path, "")).collect();
+        for removal in &mut removals {
+            assert_eq!(play.wait_for(removal, Duration::from_millis(60)), None);
+        }
+        play.disk.release();
+        for removal in &mut removals {
+            assert_eq!(play.wait_for(removal, Duration::from_secs(30)), Some(204));
+        }
+        for path in ["one", "fork"] {
+            assert_eq!(play.answer("GET", path, "").0, Some(404));
+        }
+    }
+}
+
+#[test]
+fn readers_that_wait_for_a_stream_hear_that_it_is_gone() {
+    let mut play = quiet_play();
+    assert_eq!(play.answer("PUT", "one", &long_text("one")).0, Some(201));
+    play.pass(5_000_000_000);
+    play.disk.hold();
+    let mut all: Vec<_> = (0..3).map(|_| play.request("GET", "one?offset=-1", "")).collect();
+    for reader in &mut all {
+        assert_eq!(play.wait_for(reader, Duration::from_millis(60)), None);
+    }
+    let mut removal = play.request("DELETE", "one", "");
+    assert_eq!(play.wait_for(&mut removal, Duration::from_millis(60)), None);
+    play.disk.release();
+    assert_eq!(play.wait_for(&mut removal, Duration::from_secs(30)), Some(204));
+    for reader in &mut all {
+        assert_eq!(play.wait_for(reader, Duration::from_secs(30)), Some(404));
+    }
 }

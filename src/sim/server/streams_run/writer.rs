@@ -96,6 +96,7 @@ impl Writer {
                 let body = String::from_utf8_lossy(&exchange.body).into_owned();
                 grounds.say(|| format!("writer {} has {status}: {body}", self.number));
                 let task = self.task.as_ref().expect("it was just there");
+                records[task.stream].is_told_closed |= exchange.said.is_closed;
                 let judged = judge(records, task, status, &body, &mut grounds.counts);
                 let judged = judged.ok_or_else(|| {
                     let (ask, carried) = (task.ask, task.carried);
