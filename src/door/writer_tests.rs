@@ -248,7 +248,11 @@ fn a_producer_hears_that_it_is_to_stop() {
     until(|| host.owner.is_gated());
     host.end(Outcome::Cancelled);
     let (result, mut writer): (_, DoorWriter) = waiting.join().unwrap();
-    assert_eq!(result, Err(WriteError::Stopped(Some(Outcome::Cancelled))));
+    // The outcome may become known a moment after the stop that has woken the producer.
+    assert!(
+        matches!(result, Err(WriteError::Stopped(None | Some(Outcome::Cancelled)))),
+        "{result:?}"
+    );
     assert!(writer.is_stopped());
     host.open_gate(100);
     let stopped = Err(WriteError::Stopped(Some(Outcome::Cancelled)));

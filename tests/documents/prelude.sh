@@ -29,7 +29,7 @@ start() {
   : > "$log"
   "$PROGRAM" "${arguments[@]}" > "$log" 2>&1 < /dev/null &
   local server=$!
-  until grep -qE 'listening| at http://' "$log"; do
+  until command grep -qE 'listening| at http://' "$log"; do
     if ! kill -0 "$server" 2> /dev/null; then
       local status=0
       wait "$server" || status=$?
@@ -38,6 +38,17 @@ start() {
     fi
     sleep 0.02
   done
+}
+
+# A line of a log may come a moment after what it tells.
+grep() {
+  local attempt
+  for attempt in {1..200}; do
+    command grep "$@" && return
+    [[ ${!#} == *.log ]] || return 1
+    sleep 0.05
+  done
+  return 1
 }
 
 # A refused request is a failure.

@@ -28,7 +28,7 @@ Usage: peers journal [options]
   --impl NAME         the implementation to measure (redis):
                       redis   XADD to redis-server, which must be installed: appendfsync always
                       nats    JetStream of nats-server, which must be installed: a stream in files,
-                              sync_interval always
+                              sync_interval always, which version 2.9 does not know
                       sqlite  INSERT in this process: WAL, synchronous=FULL, one transaction for the
                               messages that are sent at once
 ";

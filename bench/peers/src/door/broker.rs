@@ -59,9 +59,12 @@ impl Process {
                 ErrorKind::NotFound => lacking("is not installed".into()),
                 _ => lacking(error.to_string()),
             })?;
-        let broker = Process { process, port };
+        let mut broker = Process { process, port };
         let deadline_ns = now_ns() + START_NS_MAX;
         while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
+            if let Ok(Some(status)) = broker.process.try_wait() {
+                return Err(lacking(format!("ended at once ({status}); is this version too old?")));
+            }
             if now_ns() > deadline_ns {
                 return Err(lacking("does not listen".into()));
             }
