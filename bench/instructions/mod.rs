@@ -45,8 +45,9 @@ Usage: bench instructions [options]
   --help
 
 A cache line has 64 bytes. Lines of the code, of the data and of the stack are counted apart, and
-the written lines of the data once more. A count is the median of the last repetitions. The lines
-that the kernel touches are not in it.
+the written lines of the data once more. A count is the median of the last repetitions, and the
+mean of the four positions that memory can have in lines. The lines that the kernel touches are not
+in it.
 
 To record again after an intended change of the costs, for the profile that tools/test compares and
 for the profile dist:
