@@ -1,10 +1,8 @@
 //! A block that is being filled, and the runs of one that was read.
 //!
-//! A run is what a reader is given at once: chunks of one execution, with the same bounds as a
-//! delivery. Chunks of an execution that come one after the other extend its run, also over turns.
+//! `runs.rs` has the runs of the one that is being filled.
 //!
-//! Invariants:
-//! - B1: the chunks of a run have consecutive numbers, and each run has at least one.
+//! Invariant:
 //! - B2: everything behind the last run is zero.
 //!
 //! Tests: below; `journal/scan_tests.rs` flips every bit.
@@ -12,11 +10,12 @@
 use super::format::{
     ALIGN_BYTES, BLOCK_HEADER_BYTES, BlockHeader, BlockKind, CHUNK_ENTRY_BYTES, ChunkEntry, Damage,
     KeptChunk, Lsn, RunHeader, RunKind, SumKey, chunk_bytes, chunk_length, decode_chunk,
-    decode_run, encode_chunk, encode_run, kinds_of,
+    decode_run, kinds_of,
 };
 use super::records::Hole;
+use super::runs::Runs;
 use crate::base::PageBuffer;
-use crate::limits::{DELIVERY_BYTES_MAX, DELIVERY_CHUNKS_MAX, JOURNAL_PAGE_BYTES};
+use crate::limits::{DELIVERY_CHUNKS_MAX, JOURNAL_PAGE_BYTES};
 use crate::stream::{KindTotals, Kinds, Totals};
 
 /// The position of an execution in its journal: everything before the next chunk.
@@ -48,7 +47,7 @@ impl Position {
         self.all.count(entry.length);
     }
 
-    fn header(&self, kind: RunKind, count: u32, bytes: u32) -> RunHeader {
+    pub(super) fn header(&self, kind: RunKind, count: u32, bytes: u32) -> RunHeader {
         RunHeader {
             kind,
             bytes,
@@ -61,52 +60,11 @@ impl Position {
     }
 }
 
-/// The error for something that does not fit in a block any more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BlockFull;
-
 /// A block that is being filled.
 pub struct Block {
-    buffer: PageBuffer,
-    /// The bytes that it may have.
-    room_bytes: u32,
-    used_bytes: u32,
-    run_count: u32,
-    lsn: Lsn,
     journal: u128,
-    key: SumKey,
-    open: Option<OpenRun>,
-}
-
-/// The last run of a block, which the next chunk may extend.
-struct OpenRun {
-    at: u32,
-    before: Position,
-    count: u32,
-    payload_bytes: u64,
-}
-
-/// A run that gets no more chunks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ClosedRun {
-    /// Number of its bytes, with its head.
-    pub bytes: u32,
-    /// Number of its chunks.
-    pub count: u32,
-}
-
-/// The effect of one more chunk on the runs of a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Appended {
-    /// The chunk belongs to the last run.
-    Extended,
-    /// The chunk has begun a run.
-    Began {
-        /// The place of the run.
-        lsn: Lsn,
-        /// The run before, if it was open.
-        closed: Option<ClosedRun>,
-    },
+    /// Its runs so far.
+    pub runs: Runs<PageBuffer>,
 }
 
 impl Block {
@@ -116,143 +74,45 @@ impl Block {
         assert!((JOURNAL_PAGE_BYTES..=buffer.len() as u32).contains(&room_bytes));
         assert!(room_bytes.is_multiple_of(JOURNAL_PAGE_BYTES));
         assert!(lsn.0.is_multiple_of(JOURNAL_PAGE_BYTES.into())); // D1
-        let used_bytes = BLOCK_HEADER_BYTES;
-        let (run_count, key, open) = (0, SumKey::new(journal), None);
-        Block { buffer, room_bytes, used_bytes, run_count, lsn, journal, key, open }
+        let key = SumKey::new(journal);
+        Block { journal, runs: Runs::new(key, buffer, BLOCK_HEADER_BYTES, room_bytes, lsn) }
     }
 
     /// The place of the block.
     pub fn lsn(&self) -> Lsn {
-        self.lsn
+        self.runs.lsn()
     }
 
     /// Number of bytes that the block will have.
     pub fn bytes(&self) -> u32 {
-        self.used_bytes.next_multiple_of(JOURNAL_PAGE_BYTES)
+        self.runs.used_bytes().next_multiple_of(JOURNAL_PAGE_BYTES)
     }
 
     /// True if nothing was appended.
     pub fn is_empty(&self) -> bool {
-        self.used_bytes == BLOCK_HEADER_BYTES
+        self.runs.used_bytes() == BLOCK_HEADER_BYTES
     }
 
-    /// Appends a chunk at `position`, which moves behind it.
-    ///
-    /// # Errors
-    /// [`BlockFull`]; nothing was changed then.
-    #[inline]
-    pub fn append_chunk(
-        &mut self,
-        position: &mut Position,
-        entry: &ChunkEntry,
-        payload: &[u8],
-    ) -> Result<Appended, BlockFull> {
-        assert!(entry.seq == position.next_seq()); // B1
-        let bytes = chunk_bytes(entry.length);
-        let mut appended = Appended::Extended;
-        if !self.open.as_ref().is_some_and(|open| open.takes(position, entry.length)) {
-            let head_bytes = position.header(RunKind::Chunks, 0, 0).head_bytes();
-            if self.left_bytes() < head_bytes + bytes {
-                return Err(BlockFull);
-            }
-            let closed = self.close_run();
-            appended = Appended::Began { lsn: self.lsn.after(self.used_bytes), closed };
-            let (at, before) = (self.used_bytes, *position);
-            self.open = Some(OpenRun { at, before, count: 0, payload_bytes: 0 });
-            self.used_bytes += head_bytes;
-        } else if self.left_bytes() < bytes {
-            return Err(BlockFull);
-        }
-        encode_chunk(self.key, entry, payload, &mut self.buffer[self.used_bytes as usize..]);
-        self.used_bytes += bytes;
-        let open = self.open.as_mut().expect("it was just made");
-        open.count += 1;
-        open.payload_bytes += u64::from(entry.length);
-        position.pass(entry);
-        Ok(appended)
-    }
-
-    /// Appends a record about the execution at `position`. `count` is the number of chunks of a
-    /// hole, and 0 for everything else. [`Block::close_run`] has to precede it. Returns its place
-    /// and its size.
-    ///
-    /// # Errors
-    /// [`BlockFull`]; nothing was changed then.
-    pub fn append_record(
-        &mut self,
-        kind: RunKind,
-        position: &Position,
-        count: u32,
-        body: &[u8],
-    ) -> Result<(Lsn, u32), BlockFull> {
-        assert!(kind != RunKind::Chunks);
-        assert!(self.open.is_none());
-        let head_bytes = position.header(kind, count, 0).head_bytes();
-        let bytes = head_bytes + RECORD_HEAD_BYTES + padded(body.len() as u32);
-        if self.left_bytes() < bytes {
-            return Err(BlockFull);
-        }
-        let at = self.used_bytes as usize;
-        let lsn = self.lsn.after(self.used_bytes);
-        let run = &mut self.buffer[at..at + bytes as usize];
-        let header = position.header(kind, count, bytes);
-        encode_run(self.key, &header, lsn, &position.totals, run);
-        let (head, to) = run[head_bytes as usize..].split_at_mut(RECORD_HEAD_BYTES as usize);
-        head[..4].copy_from_slice(&(body.len() as u32).to_le_bytes());
-        head[4..].copy_from_slice(&self.key.sum(body).to_le_bytes());
-        to[..body.len()].copy_from_slice(body);
-        to[body.len()..].fill(0);
-        self.used_bytes += bytes;
-        self.run_count += 1;
-        Ok((lsn, bytes))
-    }
-
-    /// Number of bytes that are left.
-    fn left_bytes(&self) -> u32 {
-        self.room_bytes - self.used_bytes
-    }
-
-    /// Writes the header of the last run, if it is open. The next chunk begins another one.
-    pub fn close_run(&mut self) -> Option<ClosedRun> {
-        let open = self.open.take()?;
-        assert!(open.count > 0); // B1
-        let bytes = self.used_bytes - open.at;
-        let header = open.before.header(RunKind::Chunks, open.count, bytes);
-        let lsn = self.lsn.after(open.at);
-        let run = &mut self.buffer[open.at as usize..self.used_bytes as usize];
-        encode_run(self.key, &header, lsn, &open.before.totals, run);
-        self.run_count += 1;
-        Some(ClosedRun { bytes, count: open.count })
-    }
-
-    /// Closes the block. [`Block::close_run`] has to precede it. Returns its bytes and their
-    /// number.
-    pub fn close(mut self, stamp: &Stamp) -> (PageBuffer, u32) {
-        assert!(self.open.is_none());
-        let bytes = self.bytes();
-        self.buffer[self.used_bytes as usize..bytes as usize].fill(0); // B2
+    /// Closes the block. [`Runs::close_run`] has to precede it. Returns its bytes and their number.
+    pub fn close(self, stamp: &Stamp) -> (PageBuffer, u32) {
+        let (lsn, bytes) = (self.lsn(), self.bytes());
+        let (used_bytes, run_count) = (self.runs.used_bytes(), self.runs.run_count());
+        let mut buffer = self.runs.into_buffer();
+        buffer[used_bytes as usize..bytes as usize].fill(0); // B2
         let header = BlockHeader {
             kind: stamp.kind,
-            lsn: self.lsn,
+            lsn,
             synced: stamp.synced,
             bytes,
-            used_bytes: self.used_bytes,
-            run_count: self.run_count,
+            used_bytes,
+            run_count,
             previous_pages: stamp.previous_pages,
             wall_us: stamp.wall_us,
             mono_ns: stamp.mono_ns,
         };
-        header.encode(self.journal, &mut self.buffer);
-        (self.buffer, bytes)
+        header.encode(self.journal, &mut buffer);
+        (buffer, bytes)
     }
-}
-
-/// Number of bytes in front of the body of a record: its length and its checksum.
-pub const RECORD_HEAD_BYTES: u32 = 8;
-
-/// A length that is rounded up to the alignment.
-const fn padded(length: u32) -> u32 {
-    length.next_multiple_of(ALIGN_BYTES)
 }
 
 /// The facts that a block is given when it is closed.
@@ -268,17 +128,6 @@ pub struct Stamp {
     pub wall_us: u64,
     /// The time of the shard's clock at the same moment, in nanoseconds.
     pub mono_ns: u64,
-}
-
-impl OpenRun {
-    /// True if a chunk of `length` bytes at `position` extends the run.
-    #[inline]
-    fn takes(&self, position: &Position, length: u32) -> bool {
-        self.before.execution == position.execution
-            && self.before.next_seq() + u64::from(self.count) == position.next_seq()
-            && self.count < DELIVERY_CHUNKS_MAX
-            && self.payload_bytes + u64::from(length) <= DELIVERY_BYTES_MAX
-    }
 }
 
 /// A run that was read.
@@ -504,6 +353,7 @@ pub fn is_padded(header: &BlockHeader, block: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::DELIVERY_BYTES_MAX;
     use crate::stream::Kind;
 
     const JOURNAL: u128 = 7 << 64 | 9;
@@ -537,16 +387,16 @@ mod tests {
         let mut block = begin(4, lsn);
         let mut one = Position::new(1);
         let mut two = Position::new(2);
-        block.append_record(RunKind::Opened, &one, 0, b"one").unwrap();
+        block.runs.append_record(RunKind::Opened, &one, 0, b"one").unwrap();
         for seq in 1..=3 {
-            block.append_chunk(&mut one, &entry(seq, 5, Kind::Stdout), b"hello").unwrap();
+            block.runs.append_chunk(&mut one, &entry(seq, 5, Kind::Stdout), b"hello").unwrap();
         }
-        block.append_chunk(&mut two, &entry(1, 0, Kind::Row), b"").unwrap();
-        block.append_chunk(&mut one, &entry(4, 2, Kind::Stderr), b"no").unwrap();
-        block.append_chunk(&mut one, &entry(5, 2, Kind::Stderr), b"go").unwrap();
-        block.close_run();
-        block.append_record(RunKind::Ended, &one, 0, b"done").unwrap();
-        block.close_run();
+        block.runs.append_chunk(&mut two, &entry(1, 0, Kind::Row), b"").unwrap();
+        block.runs.append_chunk(&mut one, &entry(4, 2, Kind::Stderr), b"no").unwrap();
+        block.runs.append_chunk(&mut one, &entry(5, 2, Kind::Stderr), b"go").unwrap();
+        block.runs.close_run();
+        block.runs.append_record(RunKind::Ended, &one, 0, b"done").unwrap();
+        block.runs.close_run();
         let (bytes, length) = block.close(&stamp());
         let block = &bytes[..length as usize];
         let header = BlockHeader::decode(JOURNAL, lsn, block).unwrap();
@@ -579,13 +429,13 @@ mod tests {
         let mut block = begin(64, Lsn(0));
         let mut position = Position::new(1);
         for seq in 1..=u64::from(DELIVERY_CHUNKS_MAX) + 1 {
-            block.append_chunk(&mut position, &entry(seq, 1, Kind::Output), b"x").unwrap();
+            block.runs.append_chunk(&mut position, &entry(seq, 1, Kind::Output), b"x").unwrap();
         }
         let long = vec![b'y'; DELIVERY_BYTES_MAX as usize];
         let seq = position.next_seq();
         let is_long = entry(seq, long.len() as u32, Kind::Output);
-        block.append_chunk(&mut position, &is_long, &long).unwrap();
-        block.close_run();
+        block.runs.append_chunk(&mut position, &is_long, &long).unwrap();
+        block.runs.close_run();
         let (bytes, length) = block.close(&stamp());
         let block = &bytes[..length as usize];
         let header = BlockHeader::decode(JOURNAL, Lsn(0), block).unwrap();
@@ -600,12 +450,16 @@ mod tests {
         let mut position = Position::new(1);
         let payload = [b'z'; 500];
         let mut seq = 1;
-        while block.append_chunk(&mut position, &entry(seq, 500, Kind::Output), &payload).is_ok() {
+        while block
+            .runs
+            .append_chunk(&mut position, &entry(seq, 500, Kind::Output), &payload)
+            .is_ok()
+        {
             seq += 1;
         }
         assert_eq!(position.next_seq(), seq);
-        block.close_run();
-        assert!(block.append_record(RunKind::Ended, &position, 0, &[0; 600]).is_err());
+        block.runs.close_run();
+        assert!(block.runs.append_record(RunKind::Ended, &position, 0, &[0; 600]).is_err());
         let (bytes, length) = block.close(&stamp());
         assert_eq!(length, JOURNAL_PAGE_BYTES);
         let header = BlockHeader::decode(JOURNAL, Lsn(0), &bytes).unwrap();

@@ -16,8 +16,9 @@
 
 use std::collections::VecDeque;
 
-use super::block::{Block, ClosedRun, Stamp};
+use super::block::{Block, Stamp};
 use super::format::{BLOCK_HEADER_BYTES, BlockKind, Lsn};
+use super::runs::ClosedRun;
 use super::{Moment, Wish, WishToken};
 use crate::base::planted::{Planted, planted};
 use crate::base::{Instant, PageBuffer};
@@ -250,7 +251,7 @@ impl Commit {
     /// that was open.
     pub fn close(&mut self, moment: Moment) -> Option<ClosedRun> {
         let mut open = self.open.take()?;
-        let closed = open.block.close_run();
+        let closed = open.block.runs.close_run();
         if open.block.is_empty() {
             let (buffer, _) = open.block.close(&self.stamp(BlockKind::Mark, moment));
             self.buffers.push(buffer);

@@ -6,7 +6,7 @@ use std::io;
 
 use super::age::AgeClock;
 use super::answers::{Append, Counters, Fault, Refused};
-use super::block::{Appended, Position};
+use super::block::Position;
 use super::catalogue::{Catalogue, Kept, KeptId, Living, Missing, Record};
 use super::commit::{Commit, Level, Touch, TouchHint};
 use super::format::{
@@ -15,6 +15,7 @@ use super::format::{
 };
 use super::index::{EXECUTIONS_PER_PAGE, RUNS_PER_PAGE, RecordPlace, RunRow, Trailer};
 use super::records::{Ended, FIXED_BYTES, Hole, Opened, Terms};
+use super::runs::Appended;
 use super::seal::{self, Sealing};
 use super::segments::{Next, Sealed, Segments};
 use super::table::Table;
@@ -555,7 +556,7 @@ impl Journal {
                 continue;
             };
             let bytes_before = living.position.all.bytes;
-            let Ok(appended) = block.append_chunk(&mut living.position, entry, payload) else {
+            let Ok(appended) = block.runs.append_chunk(&mut living.position, entry, payload) else {
                 self.close_block(moment);
                 continue;
             };
@@ -604,10 +605,10 @@ impl Journal {
                 }
                 continue;
             };
-            if let Some(closed) = block.close_run() {
+            if let Some(closed) = block.runs.close_run() {
                 self.table.close_last(closed.bytes, closed.count);
             }
-            match block.append_record(kind, position, count, &self.scratch) {
+            match block.runs.append_record(kind, position, count, &self.scratch) {
                 Ok(placed) => return Some(placed),
                 Err(_) => self.close_block(moment),
             }

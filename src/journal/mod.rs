@@ -10,8 +10,8 @@
 //!
 //! Reading order:
 //!
-//! - [`format`] and [`block`]: the bytes of segments, blocks, runs and chunks; [`index`] those of
-//!   the index, [`records`] those of records.
+//! - [`format`], [`runs`] and [`block`]: the bytes of segments, blocks, runs and chunks; [`index`]
+//!   those of the index, [`records`] those of records.
 //! - `commit.rs`: group commit. `table.rs`: the runs of the present segment.
 //! - `catalogue.rs`: the executions. `segments.rs`: the lives of segments, and retention.
 //! - `machine.rs`: the machine; `answers.rs`: its answers. `seal.rs` writes the index of a full
@@ -56,6 +56,7 @@ mod model_tests;
 pub mod records;
 pub mod recovery;
 mod retain;
+pub mod runs;
 #[cfg(test)]
 mod scan_tests;
 pub mod scrub;

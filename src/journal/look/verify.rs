@@ -10,12 +10,13 @@ use std::io;
 use super::blocks::{Piece, Scope, Walked, read_whole, walk};
 use super::rows::{Index, IndexError, read_index};
 use super::{Look, LookError, ReadFiles, Segment};
-use crate::journal::block::{Position, RECORD_HEAD_BYTES, Run, is_padded};
+use crate::journal::block::{Position, Run, is_padded};
 use crate::journal::format::{
     ALIGN_BYTES, CHUNK_ENTRY_BYTES, Damage, Lsn, RunKind, SEGMENT_HEADER_BYTES, chunk_bytes,
 };
 use crate::journal::index::{ExecutionRow, RecordPlace, RunRow, TRAILER_BYTES};
 use crate::journal::records::{Ended, Opened};
+use crate::journal::runs::RECORD_HEAD_BYTES;
 use crate::limits::JOURNAL_PAGE_BYTES;
 
 /// A fault of a journal, and its place.
