@@ -17,6 +17,7 @@
 //!      └──┬───┘
 //!       shard         agent  mcp  3  the embedded core  │ models and their tools │ messages of MCP
 //!         │           api         3  the documents of the HTTP API: values ↔ JSON
+//!         │           cluster     3  logs that every node of a cluster reads (not yet served)
 //!         │           endpoint    4  bytes of a connection ↔ requests and replies
 //!         ├───────────────┘
 //!       server                    5  the guests of a shard: connections, workers, processes, …

@@ -304,6 +304,9 @@ pub mod api;
 pub mod base;
 #[cfg(feature = "server")]
 #[doc(hidden)]
+pub mod cluster;
+#[cfg(feature = "server")]
+#[doc(hidden)]
 pub mod endpoint;
 #[doc(hidden)]
 pub mod engine;

@@ -3,6 +3,7 @@
 
 mod agents;
 mod ahead;
+mod cluster;
 mod disk;
 mod durable;
 mod front;
@@ -14,6 +15,7 @@ mod upstreams;
 
 pub use agents::*;
 pub use ahead::*;
+pub use cluster::*;
 pub use disk::*;
 pub use durable::*;
 pub use front::*;

@@ -96,6 +96,26 @@ pub enum Planted {
     DescribedTooEarly = 43,
     /// An append is refused because of one before it that a crash may take back.
     RefusedTooEarly = 44,
+    /// A record of unknown fate is stored again although the log has it.
+    StoredTwice = 45,
+    /// The mirror stores whatever the log ends with.
+    StoreWithoutCondition = 46,
+    /// A reader of a log gives what it hears before what was stored earlier.
+    LiveBeforeHistory = 47,
+    /// A reader that was cut off believes that it has heard everything.
+    NoPullAfterReconnect = 48,
+    /// The end of a lost node's execution is stored whatever the log ends with.
+    CloserWithoutCondition = 49,
+    /// A mirror that is refused believes that somebody else has written.
+    RefusalTakenForFence = 50,
+    /// A gap of a log counts for one kind.
+    GapOfOneKind = 51,
+    /// An old answer is taken for the whole log.
+    StaleEndOfLog = 52,
+    /// A record counts as stored when it was sent.
+    StoredWhenSent = 53,
+    /// A node takes another one for lost because it has not heard of it.
+    LeaseByOwnClock = 54,
 }
 
 /// True if this bug is the chosen one.
@@ -149,16 +169,21 @@ impl Planted {
     /// True if the campaign of the journal has to find it.
     pub fn is_of_journal(self) -> bool {
         let is_of_disk = self as u8 >= Planted::AckBeforeSync as u8;
-        is_of_disk && !self.is_of_kept() && !self.is_of_streams()
+        is_of_disk && !self.is_of_kept() && !self.is_of_streams() && !self.is_of_cluster()
     }
 
     /// True if the campaign of Durable Streams has to find it.
     pub fn is_of_streams(self) -> bool {
-        self as u8 >= Planted::ProducerNotKept as u8
+        self as u8 >= Planted::ProducerNotKept as u8 && !self.is_of_cluster()
+    }
+
+    /// True if the campaign of a cluster has to find it.
+    pub fn is_of_cluster(self) -> bool {
+        self as u8 >= Planted::StoredTwice as u8
     }
 
     /// Every bug.
-    pub const ALL: [Planted; 44] = [
+    pub const ALL: [Planted; 54] = [
         Planted::ClaimAfterWrite,
         Planted::DataWrapBeforeSlotWrap,
         Planted::TailOffByOne,
@@ -203,5 +228,15 @@ impl Planted {
         Planted::PartOfAppendShown,
         Planted::DescribedTooEarly,
         Planted::RefusedTooEarly,
+        Planted::StoredTwice,
+        Planted::StoreWithoutCondition,
+        Planted::LiveBeforeHistory,
+        Planted::NoPullAfterReconnect,
+        Planted::CloserWithoutCondition,
+        Planted::RefusalTakenForFence,
+        Planted::GapOfOneKind,
+        Planted::StaleEndOfLog,
+        Planted::StoredWhenSent,
+        Planted::LeaseByOwnClock,
     ];
 }

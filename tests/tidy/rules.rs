@@ -18,6 +18,7 @@ pub const STRATA: &[(&str, u32)] = &[
     ("mcp", 3),
     ("agent", 3),
     ("api", 3),
+    ("cluster", 3),
     ("endpoint", 4),
     ("server", 5),
     ("client", 6),
@@ -30,8 +31,13 @@ pub const STRATA: &[(&str, u32)] = &[
 const IMPORTS_SIDEWAYS: &[(&str, &str)] =
     &[("trace", "base"), ("door", "client"), ("upstream", "client")];
 /// Imports that are forbidden although the number is lower: these machines never see the kernel.
-const IMPORTS_FORBIDDEN: &[(&str, &str)] =
-    &[("mcp", "reactor"), ("agent", "reactor"), ("api", "reactor"), ("endpoint", "reactor")];
+const IMPORTS_FORBIDDEN: &[(&str, &str)] = &[
+    ("mcp", "reactor"),
+    ("agent", "reactor"),
+    ("api", "reactor"),
+    ("endpoint", "reactor"),
+    ("cluster", "reactor"),
+];
 /// The module that every module may import and that imports none.
 pub const LIMITS: &str = "limits";
 

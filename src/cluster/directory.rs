@@ -1,0 +1,188 @@
+//! The directory: what every node knows about an execution.
+//!
+//! An entry has the key `<tag>.<node>`. The tag stands for the id of the execution. The id is a
+//! secret that opens it. Keys and subjects are visible to all who may look at the engine, and a tag
+//! tells nothing without the secret of the cluster.
+//!
+//! Entries come from outside: [`Entry::parse`] checks everything.
+
+use hmac::{Hmac, KeyInit, Mac};
+use serde_json::{Value, json};
+use sha2::Sha256;
+
+use super::record::Incarnation;
+use crate::base::ExecutionId;
+use crate::limits::{CLUSTER_ENTRY_BYTES_MAX, CLUSTER_NODE_NAME_BYTES_MAX};
+
+/// The digits of a tag: those of Crockford's base 32, in lower case.
+const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
+/// Number of digits of a tag: 128 bits.
+pub const TAG_DIGITS: usize = 26;
+const LABEL: &[u8] = b"streamdoor cluster tag 1";
+
+/// The name of an execution in the engine.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Tag(Box<str>);
+
+impl Tag {
+    /// The tag of an execution in the cluster with this secret.
+    pub fn new(secret: &[u8], id: &ExecutionId) -> Tag {
+        let mut mac = Hmac::<Sha256>::new_from_slice(secret).expect("a key has any length");
+        mac.update(LABEL);
+        mac.update(id.to_string().as_bytes());
+        let bytes: [u8; 32] = mac.finalize().into_bytes().into();
+        let number = u128::from_le_bytes(bytes[..16].try_into().expect("16 bytes"));
+        let digit = |at: usize| DIGITS[(number >> (5 * at) & 31) as usize] as char;
+        Tag((0..TAG_DIGITS).map(digit).collect())
+    }
+
+    /// Reads a tag.
+    pub fn parse(text: &str) -> Option<Tag> {
+        let is_right = text.len() == TAG_DIGITS && text.bytes().all(|byte| DIGITS.contains(&byte));
+        is_right.then(|| Tag(text.into()))
+    }
+
+    /// Its digits.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// True if a node can have this name: letters, digits, `-` and `_`. It is a part of subjects.
+pub fn is_node_name(name: &str) -> bool {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+    (1..=CLUSTER_NODE_NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(is_allowed)
+}
+
+/// The state of an execution in the directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EntryState {
+    /// Its tool runs, if its node lives.
+    Running,
+    /// The log has its end.
+    Ended,
+}
+
+/// The entry of an execution.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The life of the node that runs its tool.
+    pub owner: Incarnation,
+    /// The state.
+    pub state: EntryState,
+    /// The name of the tool.
+    pub tool: Box<str>,
+    /// The name of the principal; `None` if the cluster has no tokens.
+    pub principal: Option<Box<str>>,
+    /// The time of its beginning, in microseconds since 1970.
+    pub opened_us: u64,
+    /// The wall-clock time at [`Entry::anchor_ns`], in microseconds since 1970.
+    pub anchor_us: u64,
+    /// The time of the owner's monotonic clock, in nanoseconds. It means nothing on another node,
+    /// but as a part of the events of chunks.
+    pub anchor_ns: u64,
+}
+
+impl Entry {
+    /// Returns the text of the entry.
+    pub fn to_text(&self) -> String {
+        let Entry { owner, state, tool, principal, opened_us, anchor_us, anchor_ns } = self;
+        let state = if *state == EntryState::Running { "running" } else { "ended" };
+        let owner = format!("{:016x}", owner.0);
+        let anchor = json!({ "wall_us": anchor_us, "mono_ns": anchor_ns });
+        json!({
+            "version": 1,
+            "owner": owner,
+            "state": state,
+            "tool": tool,
+            "principal": principal,
+            "opened_us": opened_us,
+            "anchor": anchor,
+        })
+        .to_string()
+    }
+
+    /// Reads an entry. Unknown members are left out, and `None` is no entry of this version.
+    pub fn parse(text: &[u8]) -> Option<Entry> {
+        if text.len() > CLUSTER_ENTRY_BYTES_MAX {
+            return None;
+        }
+        let entry: Value = serde_json::from_slice(text).ok()?;
+        let owner = entry["owner"].as_str().filter(|digits| digits.len() == 16)?;
+        let state = match entry["state"].as_str()? {
+            "running" => EntryState::Running,
+            "ended" => EntryState::Ended,
+            _ => return None,
+        };
+        let principal = match entry.get("principal")? {
+            Value::Null => None,
+            principal => Some(principal.as_str()?.into()),
+        };
+        let anchor = &entry["anchor"];
+        (entry["version"] == 1).then_some(())?;
+        Some(Entry {
+            owner: Incarnation(u64::from_str_radix(owner, 16).ok()?),
+            state,
+            tool: entry["tool"].as_str()?.into(),
+            principal,
+            opened_us: entry["opened_us"].as_u64()?,
+            anchor_us: anchor["wall_us"].as_u64()?,
+            anchor_ns: anchor["mono_ns"].as_u64()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::Handle;
+
+    #[test]
+    fn a_tag_depends_on_the_secret_and_on_the_whole_id() {
+        let slot = Handle { index: 1, generation: 1 };
+        let id = |nonce| ExecutionId { shard: 0, slot, nonce };
+        let tag = Tag::new(b"secret", &id(7));
+        assert_eq!(Tag::parse(tag.as_str()), Some(tag.clone()));
+        assert_eq!(Tag::new(b"secret", &id(7)), tag);
+        assert_ne!(Tag::new(b"secret", &id(8)), tag);
+        assert_ne!(Tag::new(b"other", &id(7)), tag);
+        for wrong in ["", "abc", &"u".repeat(TAG_DIGITS), &"A".repeat(TAG_DIGITS)] {
+            assert_eq!(Tag::parse(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn names_of_nodes_are_parts_of_subjects() {
+        assert!(is_node_name("node-1_A"));
+        let long = "a".repeat(CLUSTER_NODE_NAME_BYTES_MAX + 1);
+        assert!(["", "a.b", "a b", "*", ">", "ä", &long].iter().all(|name| !is_node_name(name)));
+    }
+
+    #[test]
+    fn an_entry_is_read_as_it_was_written_and_nothing_else_is() {
+        let entry = Entry {
+            owner: Incarnation(0xAB),
+            state: EntryState::Running,
+            tool: "slow".into(),
+            principal: Some("alice".into()),
+            opened_us: 5,
+            anchor_us: 6,
+            anchor_ns: u64::MAX,
+        };
+        let other = Entry { principal: None, state: EntryState::Ended, ..entry.clone() };
+        for entry in [&entry, &other] {
+            assert_eq!(Entry::parse(entry.to_text().as_bytes()).as_ref(), Some(entry));
+        }
+        let value: Value = serde_json::from_str(&entry.to_text()).unwrap();
+        for name in ["version", "owner", "state", "tool", "principal", "opened_us", "anchor"] {
+            let mut without = value.clone();
+            without.as_object_mut().unwrap().remove(name);
+            assert_eq!(Entry::parse(without.to_string().as_bytes()), None, "{name}");
+            let mut wrong = value.clone();
+            wrong[name] = json!(-1);
+            assert_eq!(Entry::parse(wrong.to_string().as_bytes()), None, "{name}");
+        }
+        let long = " ".repeat(CLUSTER_ENTRY_BYTES_MAX) + &entry.to_text();
+        assert_eq!(Entry::parse(long.as_bytes()), None);
+    }
+}

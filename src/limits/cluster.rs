@@ -1,0 +1,47 @@
+//! Limits of a cluster: records, buffers, and times.
+
+use std::time::Duration;
+
+use super::{JOURNAL_RECORD_BYTES_MAX, RING_CLASS_BYTES_MAX};
+
+/// Bytes of a record that suffice. A record of 512 chunks of 100 bytes has carried most chunks in a
+/// second (1.3 million, `floor` of NATS JetStream on one machine).
+pub const CLUSTER_RECORD_BYTES: u32 = 64 << 10;
+/// Bytes of the first record after a pause. Most records of a slow tool are short.
+pub const CLUSTER_RECORD_BYTES_FIRST: u32 = 8 << 10;
+/// Maximum number of bytes of a record: one chunk of the maximum length, and what is around it.
+pub const CLUSTER_RECORD_BYTES_MAX: u32 = 320 << 10;
+/// Bytes of one execution that wait for the log. More of them become a gap.
+pub const CLUSTER_PENDING_BYTES_MAX: u32 = 4 << 20;
+/// Maximum length of a note, such as progress, or of the details of an end.
+pub const CLUSTER_DETAILS_BYTES_MAX: usize = JOURNAL_RECORD_BYTES_MAX;
+/// Time after which an answer of the log is not waited for any more.
+pub const CLUSTER_ANSWER_WAIT: Duration = Duration::from_secs(1);
+/// The first pause before something is tried again. Each one is twice as long as the one before.
+pub const CLUSTER_RETRY_FIRST: Duration = Duration::from_millis(50);
+/// The longest such pause.
+pub const CLUSTER_RETRY_MAX: Duration = Duration::from_secs(2);
+/// A reader that has heard nothing for this long looks if something was lost.
+pub const CLUSTER_SILENCE: Duration = Duration::from_secs(1);
+/// Pause before a reader asks for records again that must be there.
+pub const CLUSTER_LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// Time for which a node counts as alive after it has renewed its lease, unless another one is
+/// chosen.
+pub const CLUSTER_LEASE: Duration = Duration::from_secs(6);
+/// A lease is renewed this many times while it lasts.
+pub const CLUSTER_RENEWALS: u32 = 4;
+/// A node counts itself as cut off this long before its lease can be over for others.
+pub const CLUSTER_LEASE_MARGIN: Duration = Duration::from_secs(1);
+/// Maximum length of the name of a node, in bytes.
+pub const CLUSTER_NODE_NAME_BYTES_MAX: usize = 32;
+/// Maximum length of an entry of the directory, in bytes.
+pub const CLUSTER_ENTRY_BYTES_MAX: usize = 16 << 10;
+
+const _: () = {
+    assert!(CLUSTER_RECORD_BYTES_FIRST < CLUSTER_RECORD_BYTES);
+    // The longest chunk is a quarter of the largest ring.
+    let chunk_bytes_max = RING_CLASS_BYTES_MAX / 4;
+    assert!(chunk_bytes_max + CLUSTER_RECORD_BYTES_FIRST <= CLUSTER_RECORD_BYTES_MAX);
+    assert!(CLUSTER_DETAILS_BYTES_MAX as u32 + CLUSTER_RECORD_BYTES_FIRST <= CLUSTER_RECORD_BYTES);
+    assert!(CLUSTER_PENDING_BYTES_MAX >= 8 * CLUSTER_RECORD_BYTES_MAX);
+};
