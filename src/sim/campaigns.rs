@@ -159,6 +159,8 @@ fn hunt(number: u64, first: u64, count: u64) {
         first_failure(first, count, run)
     } else if bug.is_of_streams() {
         first_failure(first, count, run_streams)
+    } else if bug.is_of_cluster() {
+        first_failure(first, count, run_cluster)
     } else {
         first_failure(first, count, |seed| run_seed(seed, false).map(|_| ()))
     };
@@ -258,6 +260,26 @@ fn streams_campaign() {
 #[cfg(feature = "server")]
 fn run_streams(seed: u64) -> Result<(), String> {
     run_streams_seed(seed, false).map(|_| ())
+}
+
+/// The simulator with the nodes of a cluster, and a model of the distributed engine.
+#[cfg(feature = "server")]
+#[test]
+fn cluster_campaign() {
+    over_seeds("cluster", SEEDS_BY_DEFAULT, |seed, verbose| {
+        let summary = crate::sim::cluster::run_cluster_seed(seed, verbose)?;
+        Ok((summary.hash, summary.happened))
+    });
+}
+
+#[cfg(feature = "server")]
+fn run_cluster(seed: u64) -> Result<(), String> {
+    crate::sim::cluster::run_cluster_seed(seed, false).map(|_| ())
+}
+
+#[cfg(not(feature = "server"))]
+fn run_cluster(_: u64) -> Result<(), String> {
+    Err("the cluster is a part of the server".to_owned())
 }
 
 #[cfg(not(feature = "server"))]

@@ -25,6 +25,8 @@ mod caller;
 pub mod campaign;
 #[cfg(test)]
 mod campaigns;
+#[cfg(all(test, feature = "server"))]
+mod cluster;
 #[cfg(test)]
 mod contract;
 #[cfg(all(test, feature = "server"))]
