@@ -4,6 +4,8 @@
 //! the kept corpus, so each run of the tests looks again for what was found once.
 
 pub mod chunked_body;
+pub mod cluster_entry;
+pub mod cluster_record;
 pub mod draw;
 pub mod engine_events;
 pub mod host_authority;
@@ -28,6 +30,8 @@ pub type Check = fn(&[u8]);
 /// All checks, by the names of their targets.
 pub const CHECKS: &[(&str, Check)] = &[
     ("chunked_body", chunked_body::check),
+    ("cluster_entry", cluster_entry::check),
+    ("cluster_record", cluster_record::check),
     ("engine_events", engine_events::check),
     ("host_authority", host_authority::check),
     ("json_body", json_body::check),
