@@ -25,6 +25,7 @@
 //!       client   door              6  asks a server from outside │ shares memory
 //!         │       │
 //!      upstream   │                6  MCP servers of others, whose tools are offered here
+//!        nats     │                6  the logs of a cluster on NATS JetStream (not yet served)
 //!                sim               7  tests only: a seeded world around shards
 //! ```
 //!

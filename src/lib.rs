@@ -122,9 +122,10 @@
 //! | `tools` | the tools that come with the program, and checks of whole JSON schemas |
 //! | `sqlite` | the tool `query_database` |
 //! | `cli` | the program `streamdoor` |
+//! | `cluster` | the machines of a cluster on NATS JetStream; the server does not use them |
 //!
-//! All are on by default. Without them the library is the embedded core: shards, executions,
-//! subscribers on threads and in closures.
+//! All but `cluster` are on by default. Without them the library is the embedded core: shards,
+//! executions, subscribers on threads and in closures.
 //!
 //! # Where to read on
 //!
@@ -319,6 +320,9 @@ pub mod limits;
 pub mod mcp;
 #[doc(hidden)]
 pub mod memory;
+#[cfg(feature = "cluster")]
+#[doc(hidden)]
+pub mod nats;
 #[doc(hidden)]
 pub mod reactor;
 #[doc(hidden)]

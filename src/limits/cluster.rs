@@ -36,6 +36,20 @@ pub const CLUSTER_LEASE_MARGIN: Duration = Duration::from_secs(1);
 pub const CLUSTER_NODE_NAME_BYTES_MAX: usize = 32;
 /// Maximum length of an entry of the directory, in bytes.
 pub const CLUSTER_ENTRY_BYTES_MAX: usize = 16 << 10;
+/// Nodes of a cluster.
+pub const CLUSTER_NODES_MAX: usize = 64;
+/// Records of one execution in the log. One execution can therefore not drive all others out.
+pub const CLUSTER_RECORDS_MAX: u32 = 65_536;
+/// Records of an answer to a reader, and their bytes.
+pub const CLUSTER_PULL_RECORDS: u32 = 256;
+/// See [`CLUSTER_PULL_RECORDS`].
+pub const CLUSTER_PULL_BYTES: u32 = 256 << 10;
+/// Time after which a node looks again which nodes have a lease.
+pub const CLUSTER_LOOK_INTERVAL: Duration = Duration::from_millis(500);
+/// A connection that is quiet for this long is asked if it still works.
+pub const CLUSTER_PING: Duration = Duration::from_secs(2);
+/// Records and answers that wait for a node's driver.
+pub const CLUSTER_MAILBOX: usize = 1_024;
 
 const _: () = {
     assert!(CLUSTER_RECORD_BYTES_FIRST < CLUSTER_RECORD_BYTES);

@@ -24,6 +24,7 @@ pub const STRATA: &[(&str, u32)] = &[
     ("client", 6),
     ("door", 6),
     ("upstream", 6),
+    ("nats", 6),
     ("sim", 7),
     ("cli", 7), // In the program, not in the library.
 ];

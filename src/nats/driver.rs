@@ -1,0 +1,401 @@
+//! The driver: runs the machines of a node on its connection to NATS.
+//!
+//! It lives on one thread, with a runtime of its own. Each wish of a machine becomes a task that
+//! waits for the answer. Answers come back through one queue, in the order of their arrival. No
+//! wait is longer than [`CLUSTER_ANSWER_WAIT`].
+
+use std::collections::BTreeMap;
+use std::pin::pin;
+use std::time::Duration;
+
+use async_nats::{Client, ConnectOptions, Event, ServerAddr};
+use futures_util::StreamExt;
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+
+use super::link::{Link, LinkError, Pulled, Raw};
+use super::names::Names;
+use crate::base::Instant;
+use crate::cluster::closer::Closer;
+use crate::cluster::directory::Tag;
+use crate::cluster::follow::{self, Follow, Given, Stored};
+use crate::cluster::member::{self, Held, Lease, Watch};
+use crate::cluster::mirror::{Attempt, Last, Mirror, Wish};
+use crate::cluster::record::Incarnation;
+use crate::limits::{
+    CLUSTER_ANSWER_WAIT, CLUSTER_LOOK_INTERVAL, CLUSTER_MAILBOX, CLUSTER_PING, CLUSTER_RETRY_FIRST,
+    CLUSTER_RETRY_MAX,
+};
+use crate::reactor::Clock;
+
+/// A machine of the node.
+#[derive(Clone, Debug)]
+enum Who {
+    Lease,
+    Mirror(Tag),
+    Closer(Tag),
+    Reader(Tag),
+}
+
+#[derive(Debug)]
+enum Answer {
+    Failed,
+    Written(u64),
+    Last(Option<Raw>),
+    Held(Option<Held>),
+    Listening,
+    Pulled(Pulled),
+}
+
+#[derive(Debug)]
+enum Arrival {
+    Answer {
+        who: Who,
+        attempt: Attempt,
+        answer: Answer,
+    },
+    Heard {
+        tag: Tag,
+        raw: Raw,
+    },
+    Nodes(Vec<(Box<str>, Held)>),
+    /// Something may not have been heard.
+    Connection,
+}
+
+struct Reader {
+    follow: Follow,
+    /// The task that hears.
+    hears: Option<AbortHandle>,
+}
+
+/// The machines of a node. See the module's text.
+pub struct Driver {
+    link: Link,
+    node: Box<str>,
+    incarnation: Incarnation,
+    lease_time: Duration,
+    lease: Lease,
+    watch: Watch,
+    mirrors: BTreeMap<Tag, Mirror>,
+    readers: BTreeMap<Tag, Reader>,
+    closers: BTreeMap<Tag, Closer>,
+    /// The time of the next look at all leases.
+    look_at: Instant,
+    sender: mpsc::Sender<Arrival>,
+    arrivals: mpsc::Receiver<Arrival>,
+}
+
+/// Connects to servers, so that the connection comes back by itself. `on_event` hears of it.
+async fn connect(
+    servers: Vec<ServerAddr>,
+    options: ConnectOptions,
+    sender: mpsc::Sender<Arrival>,
+) -> Result<Client, LinkError> {
+    let options = options
+        .ping_interval(CLUSTER_PING)
+        .reconnect_delay_callback(|attempt| {
+            let factor = 1 << attempt.min(10);
+            (CLUSTER_RETRY_FIRST * factor).min(CLUSTER_RETRY_MAX)
+        })
+        .event_callback(move |event| {
+            let sender = sender.clone();
+            async move {
+                if matches!(event, Event::Connected | Event::Disconnected | Event::SlowConsumer(_))
+                {
+                    let _ = sender.send(Arrival::Connection).await;
+                }
+            }
+        });
+    let connecting = pin!(options.connect(servers));
+    match tokio::time::timeout(5 * CLUSTER_ANSWER_WAIT, connecting).await {
+        Ok(connected) => connected.map_err(|error| LinkError::Unknown(error.to_string())),
+        Err(_) => Err(LinkError::Unknown("it takes too long to connect".to_owned())),
+    }
+}
+
+impl Driver {
+    /// Connects a node to the servers of its cluster. Has to be called, as everything of it, in a
+    /// runtime of one thread, in a [`tokio::task::LocalSet`].
+    ///
+    /// # Errors
+    /// [`LinkError`].
+    pub async fn connect(
+        servers: Vec<ServerAddr>,
+        options: ConnectOptions,
+        names: Names,
+        (node, incarnation, lease_time): (&str, Incarnation, Duration),
+    ) -> Result<Driver, LinkError> {
+        let (sender, arrivals) = mpsc::channel(CLUSTER_MAILBOX);
+        let client = connect(servers, options, sender.clone()).await?;
+        let now = Clock::now();
+        Ok(Driver {
+            link: Link::new(client, names),
+            node: node.into(),
+            incarnation,
+            lease_time,
+            lease: Lease::new(incarnation, lease_time, now),
+            watch: Watch::default(),
+            mirrors: BTreeMap::new(),
+            readers: BTreeMap::new(),
+            closers: BTreeMap::new(),
+            look_at: now,
+            sender,
+            arrivals,
+        })
+    }
+
+    /// The connection.
+    pub fn link(&self) -> &Link {
+        &self.link
+    }
+
+    /// The lease of the node.
+    pub fn lease(&self) -> &Lease {
+        &self.lease
+    }
+
+    /// The leases of the others.
+    pub fn watch(&mut self) -> &mut Watch {
+        &mut self.watch
+    }
+
+    /// Begins to mirror an execution of this node.
+    pub fn mirror(&mut self, tag: &Tag) -> &mut Mirror {
+        let incarnation = self.incarnation;
+        self.mirrors.entry(tag.clone()).or_insert_with(|| Mirror::new(incarnation))
+    }
+
+    /// Begins to follow an execution of this owner.
+    pub fn follow(&mut self, tag: &Tag, owner: Incarnation) {
+        let follow = Follow::new(owner, Clock::now());
+        self.readers.insert(tag.clone(), Reader { follow, hears: None });
+    }
+
+    /// The reader of an execution.
+    pub fn reader(&self, tag: &Tag) -> Option<&Follow> {
+        self.readers.get(tag).map(|reader| &reader.follow)
+    }
+
+    /// Ends the execution of a lost node, with these details.
+    pub fn close(&mut self, tag: &Tag, details: &[u8]) {
+        let closer = Closer::new(self.incarnation, details.to_vec(), Clock::now());
+        self.closers.entry(tag.clone()).or_insert(closer);
+    }
+
+    /// True if the closer of an execution has found or written its end, or there is none.
+    pub fn is_closed(&self, tag: &Tag) -> bool {
+        self.closers.get(tag).is_none_or(Closer::is_done)
+    }
+
+    /// Lets the machines do everything that is due.
+    pub fn turn(&mut self) {
+        let now = Clock::now();
+        let mut wishes = Vec::new();
+        while let Some((attempt, wish)) = self.lease.poll(now) {
+            wishes.push((Who::Lease, attempt, Task::Lease(wish)));
+        }
+        for (tag, mirror) in &mut self.mirrors {
+            while let Some((attempt, wish)) = mirror.poll(now) {
+                wishes.push((Who::Mirror(tag.clone()), attempt, Task::of(tag, &wish)));
+            }
+        }
+        for (tag, closer) in &mut self.closers {
+            while let Some((attempt, wish)) = closer.poll(now) {
+                wishes.push((Who::Closer(tag.clone()), attempt, Task::of(tag, &wish)));
+            }
+        }
+        for (tag, reader) in &mut self.readers {
+            while let Some((attempt, wish)) = reader.follow.poll(now) {
+                if wish == follow::Wish::Unlisten || wish == follow::Wish::Listen {
+                    reader.hears.take().inspect(AbortHandle::abort);
+                }
+                let task = match wish {
+                    follow::Wish::Unlisten => continue,
+                    follow::Wish::Listen => {
+                        let (link, sender) = (self.link.clone(), self.sender.clone());
+                        reader.hears = Some(listen(link, sender, tag.clone(), attempt));
+                        continue;
+                    }
+                    follow::Wish::Pull { behind, from_leader } => {
+                        Task::Pull { tag: tag.clone(), behind, from_leader }
+                    }
+                };
+                wishes.push((Who::Reader(tag.clone()), attempt, task));
+            }
+        }
+        for (who, attempt, task) in wishes {
+            self.spawn(who, attempt, task);
+        }
+        if now >= self.look_at {
+            self.look_at = now + CLUSTER_LOOK_INTERVAL;
+            let (link, sender) = (self.link.clone(), self.sender.clone());
+            tokio::task::spawn_local(async move {
+                if let Ok(nodes) = link.nodes().await {
+                    let _ = sender.send(Arrival::Nodes(nodes)).await;
+                }
+            });
+        }
+    }
+
+    fn spawn(&self, who: Who, attempt: Attempt, task: Task) {
+        let (link, sender) = (self.link.clone(), self.sender.clone());
+        let (node, by, time) = (self.node.clone(), self.incarnation, self.lease_time);
+        tokio::task::spawn_local(async move {
+            let answer = task.run(&link, &node, by, time).await.unwrap_or(Answer::Failed);
+            let _ = sender.send(Arrival::Answer { who, attempt, answer }).await;
+        });
+    }
+
+    /// Waits until something has come, or is due, or `time` has passed. `give` gets what followers
+    /// are given.
+    pub async fn wait(&mut self, time: Duration, give: &mut dyn FnMut(&Tag, Given<'_>)) {
+        let now = Clock::now();
+        let deadlines = [self.lease.deadline(), Some(self.look_at), Some(now + time)];
+        let mirrors = self.mirrors.values().filter_map(Mirror::deadline);
+        let readers = self.readers.values().filter_map(|reader| reader.follow.deadline());
+        let closers = self.closers.values().filter_map(Closer::deadline);
+        let all = deadlines.into_iter().flatten().chain(mirrors).chain(readers).chain(closers);
+        let left = all.min().map_or(time, |deadline| deadline.since(now));
+        let Ok(Some(first)) = tokio::time::timeout(left, self.arrivals.recv()).await else {
+            return;
+        };
+        self.take(first, give);
+        while let Ok(next) = self.arrivals.try_recv() {
+            self.take(next, give);
+        }
+    }
+
+    fn take(&mut self, arrival: Arrival, give: &mut dyn FnMut(&Tag, Given<'_>)) {
+        let now = Clock::now();
+        match arrival {
+            Arrival::Connection => {
+                let readers = self.readers.values_mut();
+                readers.for_each(|reader| reader.follow.on_connection(now));
+            }
+            Arrival::Nodes(nodes) => {
+                let is_there = |name: &str| nodes.iter().any(|(node, _)| **node == *name);
+                let known: Vec<Box<str>> =
+                    self.watch.nodes().map(|(node, _)| node.into()).collect();
+                for gone in known.iter().filter(|node| !is_there(node)) {
+                    self.watch.on_gone(gone);
+                }
+                for (node, held) in &nodes {
+                    self.watch.on_lease(node, held.by, now);
+                }
+            }
+            Arrival::Heard { tag, raw } => {
+                if let Some(reader) = self.readers.get_mut(&tag) {
+                    reader.follow.on_heard(stored(&raw), now, &mut |given| give(&tag, given));
+                }
+            }
+            Arrival::Answer { who, attempt, answer } => match who {
+                Who::Lease => self.answer_lease(attempt, &answer, now),
+                Who::Mirror(tag) => {
+                    let Some(mirror) = self.mirrors.get_mut(&tag) else { return };
+                    match answer {
+                        Answer::Written(place) => mirror.on_stored(attempt, place),
+                        Answer::Last(last) => mirror.on_looked(attempt, last_of(last).as_ref()),
+                        _ => mirror.on_failed(attempt, now),
+                    }
+                }
+                Who::Closer(tag) => {
+                    let Some(closer) = self.closers.get_mut(&tag) else { return };
+                    match answer {
+                        Answer::Written(_) => closer.on_stored(),
+                        Answer::Last(last) => closer.on_looked(attempt, last_of(last).as_ref()),
+                        _ => closer.on_failed(attempt, now),
+                    }
+                }
+                Who::Reader(tag) => {
+                    let Some(reader) = self.readers.get_mut(&tag) else { return };
+                    match answer {
+                        Answer::Listening => reader.follow.on_listening(attempt, now),
+                        Answer::Pulled(Pulled { messages, is_all }) => {
+                            let records = messages.iter().map(stored);
+                            let give = &mut |given: Given<'_>| give(&tag, given);
+                            reader.follow.on_pulled(attempt, records, is_all, now, give);
+                        }
+                        _ => {} // It asks again when its time is over.
+                    }
+                }
+            },
+        }
+    }
+
+    fn answer_lease(&mut self, attempt: Attempt, answer: &Answer, now: Instant) {
+        match answer {
+            Answer::Written(revision) => self.lease.on_written(attempt, *revision),
+            Answer::Held(held) => self.lease.on_read(attempt, *held, now),
+            _ => self.lease.on_failed(attempt, now),
+        }
+    }
+}
+
+/// Starts a task that hears the records of an execution.
+fn listen(link: Link, sender: mpsc::Sender<Arrival>, tag: Tag, attempt: Attempt) -> AbortHandle {
+    let task = tokio::task::spawn_local(async move {
+        let Ok(mut heard) = link.listen(&tag).await else { return };
+        let (who, answer) = (Who::Reader(tag.clone()), Answer::Listening);
+        let _ = sender.send(Arrival::Answer { who, attempt, answer }).await;
+        while let Some(message) = heard.next().await {
+            if let Ok(raw) = Link::heard(&message) {
+                let _ = sender.send(Arrival::Heard { tag: tag.clone(), raw }).await;
+            }
+        }
+    });
+    task.abort_handle()
+}
+
+/// Something that a task does.
+enum Task {
+    Lease(member::Wish),
+    Store { tag: Tag, expected: u64, record: Vec<u8> },
+    Look { tag: Tag },
+    Pull { tag: Tag, behind: u64, from_leader: bool },
+}
+
+impl Task {
+    fn of(tag: &Tag, wish: &Wish<'_>) -> Task {
+        let tag = tag.clone();
+        match wish {
+            Wish::Store { expected, record } => {
+                Task::Store { tag, expected: *expected, record: record.to_vec() }
+            }
+            Wish::Look => Task::Look { tag },
+        }
+    }
+
+    async fn run(
+        self,
+        link: &Link,
+        node: &str,
+        by: Incarnation,
+        time: Duration,
+    ) -> Result<Answer, LinkError> {
+        Ok(match self {
+            Task::Lease(member::Wish::Create) => {
+                Answer::Written(link.create_lease(node, by, time).await?)
+            }
+            Task::Lease(member::Wish::Renew { revision }) => {
+                Answer::Written(link.renew_lease(node, revision, by, time).await?)
+            }
+            Task::Lease(member::Wish::Read) => Answer::Held(link.read_lease(node).await?),
+            Task::Store { tag, expected, record } => {
+                Answer::Written(link.store(&tag, expected, record).await?)
+            }
+            Task::Look { tag } => Answer::Last(link.last(&tag).await?),
+            Task::Pull { tag, behind, from_leader } => {
+                Answer::Pulled(link.pull(&tag, behind, from_leader).await?)
+            }
+        })
+    }
+}
+
+fn stored(raw: &Raw) -> Stored<'_> {
+    Stored { place: raw.place, is_first: raw.is_first, bytes: &raw.bytes }
+}
+
+fn last_of(raw: Option<Raw>) -> Option<Last> {
+    raw.map(|raw| Last::read(raw.place, &raw.bytes))
+}
