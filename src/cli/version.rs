@@ -6,12 +6,13 @@ use super::doctor::try_io_uring;
 const COMMIT: Option<&str> = option_env!("STREAMDOOR_COMMIT");
 
 /// The features of the package, and whether they are compiled in.
-const FEATURES: [(&str, bool); 5] = [
+const FEATURES: [(&str, bool); 6] = [
     ("server", cfg!(feature = "server")),
     ("tls", cfg!(feature = "tls")),
     ("tools", cfg!(feature = "tools")),
     ("sqlite", cfg!(feature = "sqlite")),
     ("cli", cfg!(feature = "cli")),
+    ("cluster", cfg!(feature = "cluster")),
 ];
 
 /// The C library of the target, as its triple names it.
