@@ -72,11 +72,6 @@ impl Draft {
         HEADER_BYTES + RUN_BYTES_MAX + crate::journal::format::chunk_bytes(length)
     }
 
-    /// Number of bytes so far.
-    pub fn bytes(&self) -> u32 {
-        self.runs.used_bytes()
-    }
-
     /// True if nothing was appended.
     pub fn is_empty(&self) -> bool {
         self.runs.used_bytes() == HEADER_BYTES

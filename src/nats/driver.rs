@@ -86,7 +86,7 @@ pub struct Driver {
     arrivals: mpsc::Receiver<Arrival>,
 }
 
-/// Connects to servers, so that the connection comes back by itself. `on_event` hears of it.
+/// Connects to servers. The connection comes back by itself, and `sender` is told when it has.
 async fn connect(
     servers: Vec<ServerAddr>,
     options: ConnectOptions,
@@ -169,7 +169,8 @@ impl Driver {
     /// Begins to follow an execution of this owner.
     pub fn follow(&mut self, tag: &Tag, owner: Incarnation) {
         let follow = Follow::new(owner, Clock::now());
-        self.readers.insert(tag.clone(), Reader { follow, hears: None });
+        let before = self.readers.insert(tag.clone(), Reader { follow, hears: None });
+        before.and_then(|reader| reader.hears).inspect(AbortHandle::abort);
     }
 
     /// The reader of an execution.

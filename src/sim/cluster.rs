@@ -591,7 +591,6 @@ impl ClusterTrial {
         let unwritten = mirror.counters().unwritten;
         for _ in 0..self.random.between(1, 40) {
             if self.left[number] == 0 {
-                self.executions[number].has_own_end = true;
                 mirror.push_end(format!("completed {number}").as_bytes());
                 return;
             }

@@ -16,14 +16,12 @@ pub struct Execution {
     /// The totals before each chunk, by kind: one more than there are chunks.
     pub totals: Vec<KindTotals>,
     chunks: Vec<(Kind, u32)>,
-    /// The ends that were recorded: of the owner, and of closers.
-    pub has_own_end: bool,
 }
 
 impl Execution {
     pub fn new(owner: usize, owner_life: Incarnation) -> Execution {
         let totals = vec![KindTotals::default()];
-        Execution { owner, owner_life, totals, chunks: Vec::new(), has_own_end: false }
+        Execution { owner, owner_life, totals, chunks: Vec::new() }
     }
 
     /// Publishes a chunk.
