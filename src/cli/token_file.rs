@@ -2,22 +2,13 @@
 
 use std::ffi::OsString;
 use std::fmt;
-use std::fs::File;
-use std::io::Read;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::process::geteuid;
 use streamdoor::endpoint::{Tokens, first_token};
 use streamdoor::limits::TOKEN_FILE_BYTES_MAX;
+use streamdoor::reactor::read_private;
 
 use super::CliError;
-
-/// The permissions of the group and of all others.
-const OTHERS: u32 = 0o077;
-/// The permission of the group to read.
-const GROUP_READS: u32 = 0o040;
-const ROOT: u32 = 0;
 
 /// The variable with the token for commands that are given no token file.
 const VARIABLE: &str = "STREAMDOOR_TOKEN";
@@ -61,13 +52,6 @@ impl ClientToken {
     }
 }
 
-/// True if a file of `owner` with this mode is safe for a process of the user `own`. Root may let a
-/// group read it: systemd passes credentials to the user of a service in this way.
-fn is_private(mode: u32, owner: u32, own: u32) -> bool {
-    let allowed = if owner == ROOT && own != ROOT { GROUP_READS } else { 0 };
-    mode & OTHERS & !allowed == 0
-}
-
 /// Reads the tokens of a server.
 ///
 /// # Errors
@@ -81,22 +65,8 @@ pub fn tokens(path: &Path) -> Result<Tokens, CliError> {
 /// # Errors
 /// If others can read or change it, it is too long, or it is not UTF-8.
 pub fn read(path: &Path) -> Result<String, CliError> {
-    let problem = |text: String| problem(path, text);
-    let file = File::open(path).map_err(|error| problem(error.to_string()))?;
-    // The mode is that of the opened file, even if the path now names another file.
-    let metadata = file.metadata().map_err(|error| problem(error.to_string()))?;
-    let mode = metadata.mode();
-    if !is_private(mode, metadata.uid(), geteuid().as_raw()) {
-        let mode = mode & 0o777;
-        return Err(problem(format!("its mode is {mode:03o}: others can use it (chmod 600)")));
-    }
-    let mut bytes = Vec::new();
-    let limit = TOKEN_FILE_BYTES_MAX as u64 + 1;
-    file.take(limit).read_to_end(&mut bytes).map_err(|error| problem(error.to_string()))?;
-    if bytes.len() > TOKEN_FILE_BYTES_MAX {
-        return Err(problem(format!("is longer than {TOKEN_FILE_BYTES_MAX} bytes")));
-    }
-    String::from_utf8(bytes).map_err(|_| problem("is not UTF-8".to_owned()))
+    let bytes = read_private(path, TOKEN_FILE_BYTES_MAX).map_err(|error| problem(path, error))?;
+    String::from_utf8(bytes).map_err(|_| problem(path, "is not UTF-8"))
 }
 
 /// Returns the usage error for a problem with the file.
@@ -106,25 +76,10 @@ pub fn problem(path: &Path, problem: impl fmt::Display) -> CliError {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::ffi::OsStringExt;
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
-
-    #[test]
-    fn only_root_may_let_a_group_read_the_tokens_of_another_user() {
-        for (mode, owner, own, expected) in [
-            (0o100_600, 1_000, 1_000, true),
-            (0o100_400, ROOT, ROOT, true),
-            (0o100_440, ROOT, 1_000, true),
-            (0o100_440, ROOT, ROOT, false),
-            (0o100_440, 1_000, 1_000, false),
-            (0o100_460, ROOT, 1_000, false),
-            (0o100_444, ROOT, 1_000, false),
-        ] {
-            assert_eq!(is_private(mode, owner, own), expected, "{mode:o} {owner} {own}");
-        }
-    }
-    use std::os::unix::ffi::OsStringExt;
 
     const TOKEN: &str = "0123456789abcdefghijklmnopqrstuvwxyz";
 

@@ -16,7 +16,7 @@
 //! - `socket_calls.rs`, `listener.rs` and `connecting.rs` are shared by both backends.
 //! - `polled_net.rs`, `uring_net.rs` (with `uring_net/`), `uring_buffers.rs`.
 //! - `disk` has the values of files, `disk_files.rs` their system calls. `disk_claim.rs` and
-//!   `file_system.rs` check a directory before its use.
+//!   `file_system.rs` check a directory before its use, and `private_file.rs` a file with secrets.
 //! - `disk_thread.rs` and `disk_table.rs` are shared by `polled_disk.rs` and `uring_disk.rs`.
 //! - `watch` observes the machine's memory, separately from all that.
 //!
@@ -38,6 +38,7 @@ mod listener;
 pub(crate) mod polled;
 mod polled_disk;
 mod polled_net;
+mod private_file;
 pub(crate) mod probe;
 mod random;
 pub mod readings;
@@ -75,6 +76,7 @@ pub use file_system::{FileSystem, FileSystemKind};
 pub use idle::{Decision, Idle, IdleStrategy};
 pub use inventory::{UringOperation, uring_operations};
 pub use polled::PolledReactor;
+pub use private_file::read_private;
 pub use probe::{AnyReactor, Choice, OpenError, Report, open, open_with_sockets};
 pub use random::random_bytes;
 pub use released::{AdoptError, ReleasedSocket};
