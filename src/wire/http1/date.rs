@@ -1,4 +1,4 @@
-//! Times in the format of HTTP (RFC 9110, section 5.6.7).
+//! Times in the format of HTTP (RFC 9110, section 5.6.7), and times of RFC 3339 in UTC.
 
 const MONTHS: &[u8; 36] = b"JanFebMarAprMayJunJulAugSepOctNovDec";
 
@@ -58,6 +58,32 @@ pub fn parse_http_date(text: &str) -> Option<u64> {
     (http_date(unix_s).as_slice() == text.as_bytes()).then_some(unix_s)
 }
 
+/// Returns the microseconds since 1970 of a time of RFC 3339 in UTC, as
+/// `2026-11-30T09:26:01.311417913Z`. `None` for any other text.
+pub fn parse_rfc3339(text: &str) -> Option<u64> {
+    let text = text.strip_suffix('Z')?;
+    let is_digit = |byte: &u8| byte.is_ascii_digit();
+    let number = |at: std::ops::Range<usize>| {
+        text.get(at).filter(|digits| digits.as_bytes().iter().all(is_digit))?.parse::<u64>().ok()
+    };
+    let marks = [(4, b'-'), (7, b'-'), (10, b'T'), (13, b':'), (16, b':')];
+    let has_marks = marks.iter().all(|(at, mark)| text.as_bytes().get(*at) == Some(mark));
+    let (year, month, day) = (number(0..4)?, number(5..7)?, number(8..10)?);
+    let (hour, minute, second) = (number(11..13)?, number(14..16)?, number(17..19)?);
+    let is_time = hour < 24 && minute < 60 && second < 61;
+    let is_right = has_marks && is_time && (1..=12).contains(&month) && (1..=31).contains(&day);
+    if !is_right || year < 1_970 {
+        return None;
+    }
+    let fraction = match text.get(19..)? {
+        "" => "",
+        rest => rest.strip_prefix('.').filter(|digits| digits.bytes().all(|b| is_digit(&b)))?,
+    };
+    let us: u64 = format!("{fraction:0<6}").get(..6)?.parse().ok()?;
+    let days = days_until(year, month as usize - 1, day)?;
+    Some((days * 86_400 + hour * 3_600 + minute * 60 + second) * 1_000_000 + us)
+}
+
 /// Returns the days from 1970 to a day, or `None` if the day is earlier.
 fn days_until(year: u64, month: usize, day: u64) -> Option<u64> {
     let month_from_march = (month as u64 + 10) % 12;
@@ -69,6 +95,32 @@ fn days_until(year: u64, month: usize, day: u64) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_in_utc_are_read_and_nothing_else_is() {
+        for us in (0..253_402_300_799_999_999).step_by(86_399_123_457 * 37) {
+            assert_eq!(parse_rfc3339(&crate::trace::rfc3339(us)), Some(us));
+        }
+        let long = "2026-11-30T09:26:01.311417913Z";
+        assert_eq!(parse_rfc3339(long), parse_rfc3339("2026-11-30T09:26:01.311417Z"));
+        assert_eq!(parse_rfc3339("1970-01-01T00:00:01Z"), Some(1_000_000));
+        for wrong in [
+            "",
+            "Z",
+            "1970-01-01T00:00:01",
+            "1970-01-01 00:00:01Z",
+            "1970-13-01T00:00:01Z",
+            "1970-01-00T00:00:01Z",
+            "1969-01-01T00:00:01Z",
+            "1970-01-01T00:00:01.x1Z",
+            "1970-01-01T00:00:01+01:00",
+            "1970-01-01T24:00:01Z",
+            "+970-01-01T00:00:01Z",
+            "1970-01-01T00:00:0éZ",
+        ] {
+            assert_eq!(parse_rfc3339(wrong), None, "{wrong}");
+        }
+    }
 
     #[test]
     fn dates_are_read_as_they_are_written_and_no_other() {

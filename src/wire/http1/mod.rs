@@ -39,7 +39,7 @@ mod transcript;
 pub use accept::{AcceptedCoding, is_media_type, negotiate};
 pub use body::BodyLength;
 pub use client::{ResponseError, ResponseInfo, ResponsePart, ResponseReader};
-pub use date::{http_date, parse_http_date};
+pub use date::{http_date, parse_http_date, parse_rfc3339};
 pub use head::{Header, HeaderFault, Headers, Method, RequestHead, Version};
 pub use query::{Query, QueryError, QueryFault};
 pub use range::{ByteRange, NoSuchRange};
