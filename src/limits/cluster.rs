@@ -50,6 +50,19 @@ pub const CLUSTER_LOOK_INTERVAL: Duration = Duration::from_millis(500);
 pub const CLUSTER_PING: Duration = Duration::from_secs(2);
 /// Records and answers that wait for a node's driver.
 pub const CLUSTER_MAILBOX: usize = 1_024;
+/// Bytes of the headers of a stored message, at most. A message of the longest record has to fit
+/// into what the server takes.
+pub const CLUSTER_HEADERS_BYTES_MAX: u32 = 256;
+/// Length of the secret of a cluster, in bytes.
+pub const CLUSTER_SECRET_BYTES_MIN: usize = 32;
+/// See [`CLUSTER_SECRET_BYTES_MIN`].
+pub const CLUSTER_SECRET_BYTES_MAX: usize = 4 << 10;
+/// Maximum length of a file with credentials, in bytes.
+pub const CLUSTER_CREDENTIALS_BYTES_MAX: usize = 64 << 10;
+/// Maximum length of what the monitor of a server says, in bytes.
+pub const CLUSTER_MONITOR_BYTES_MAX: usize = 1 << 20;
+/// Entries of the directory that a command counts.
+pub const CLUSTER_ENTRIES_COUNTED_MAX: usize = 100_000;
 
 const _: () = {
     assert!(CLUSTER_RECORD_BYTES_FIRST < CLUSTER_RECORD_BYTES);

@@ -28,7 +28,7 @@ use crate::limits::{
 };
 use crate::wire::base64;
 
-const EXPECTED: &str = "Nats-Expected-Last-Subject-Sequence";
+pub(super) const EXPECTED: &str = "Nats-Expected-Last-Subject-Sequence";
 const SEQUENCE: &str = "Nats-Sequence";
 const SUBJECT: &str = "Nats-Subject";
 const TTL: &str = "Nats-TTL";
@@ -93,7 +93,7 @@ pub struct Pulled {
 /// The connection of a node.
 #[derive(Clone)]
 pub struct Link {
-    client: Client,
+    pub(super) client: Client,
     names: Names,
 }
 
@@ -108,7 +108,7 @@ impl Link {
         &self.names
     }
 
-    async fn ask(
+    pub(super) async fn ask(
         &self,
         subject: String,
         headers: Option<HeaderMap>,
@@ -172,7 +172,11 @@ impl Link {
     }
 
     /// Asks the leader of a stream for one message.
-    async fn leader_get(&self, stream: &str, body: &Value) -> Result<Option<Raw>, LinkError> {
+    pub(super) async fn leader_get(
+        &self,
+        stream: &str,
+        body: &Value,
+    ) -> Result<Option<Raw>, LinkError> {
         let subject = format!("$JS.API.STREAM.MSG.GET.{stream}");
         let answer = match self.ask_json(subject, body).await {
             Err(LinkError::Refused { code: NOT_FOUND, .. }) => return Ok(None),
@@ -223,7 +227,7 @@ impl Link {
     }
 
     /// Asks any server of a stream for several messages.
-    async fn direct_get(&self, stream: &str, body: &Value) -> Result<Pulled, LinkError> {
+    pub(super) async fn direct_get(&self, stream: &str, body: &Value) -> Result<Pulled, LinkError> {
         let unknown = |error: &dyn fmt::Display| LinkError::Unknown(error.to_string());
         let inbox = self.client.new_inbox();
         let asked = async {

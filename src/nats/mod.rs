@@ -4,10 +4,16 @@
 //! - [`names`]: streams, buckets and subjects. [`stores`]: how they are made, and compared.
 //! - [`link`]: the verbs of the cluster, each bounded in time.
 //! - [`driver`]: runs the machines of one node.
+//! - [`connect`]: settings of the connection. [`secret`]: the file that all nodes have.
+//! - [`permissions`]: the subjects of a node. [`inspect`]: a look at a cluster, for an operator.
 //!
 //! Tests: `tests/nats.rs`, with real servers.
 
+pub mod connect;
 pub mod driver;
+pub mod inspect;
 pub mod link;
 pub mod names;
+pub mod permissions;
+pub mod secret;
 pub mod stores;

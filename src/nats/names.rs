@@ -62,6 +62,22 @@ impl Names {
     pub fn entry(&self, tag: &Tag, node: &str) -> String {
         key(&self.directory(), &format!("{}.{node}", tag.as_str()))
     }
+
+    /// The subject of requests to a node.
+    pub fn ask(&self, node: &str) -> String {
+        format!("sd1.{}.ask.{node}", self.cluster)
+    }
+
+    /// The beginning of the subjects of answers. They are the cluster's own, so that no other user
+    /// of the server hears them.
+    pub fn inbox(&self) -> String {
+        format!("sd1.{}.inbox", self.cluster)
+    }
+
+    /// The streams of the cluster: the log, and those below its two buckets.
+    pub fn streams(&self) -> [String; 3] {
+        [self.log(), bucket_stream(&self.leases()), bucket_stream(&self.directory())]
+    }
 }
 
 /// The stream below a bucket.

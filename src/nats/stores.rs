@@ -11,8 +11,16 @@ use super::link::{Link, LinkError};
 use super::names::{Names, bucket_stream, key};
 use crate::limits::{CLUSTER_LEASE, CLUSTER_RECORDS_MAX};
 
-/// The code of the server for a stream that does not exist.
-const NO_STREAM: u64 = 10_059;
+/// The parts of a configuration without which a node does not work. The others are choices.
+const MEMBERS_NEEDED: [&str; 7] = [
+    "subjects",
+    "retention",
+    "discard",
+    "max_msgs_per_subject",
+    "allow_direct",
+    "republish",
+    "allow_msg_ttl",
+];
 
 /// The choices of an administrator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,12 +79,7 @@ impl Stores {
     pub async fn create(&self, link: &Link) -> Result<(), LinkError> {
         for configuration in self.configurations(link.names()) {
             let name = configuration["name"].as_str().expect("it has a name").to_owned();
-            let about = format!("$JS.API.STREAM.INFO.{name}");
-            let verb = match link.ask_json(about, &Value::Null).await {
-                Ok(_) => "UPDATE",
-                Err(LinkError::Refused { code: NO_STREAM, .. }) => "CREATE",
-                Err(error) => return Err(error),
-            };
+            let verb = if link.stream(&name).await?.is_some() { "UPDATE" } else { "CREATE" };
             link.ask_json(format!("$JS.API.STREAM.{verb}.{name}"), &configuration).await?;
         }
         Ok(())
@@ -92,15 +95,11 @@ pub async fn differences(link: &Link) -> Result<Vec<String>, LinkError> {
     let mut all = Vec::new();
     for wanted in any.configurations(link.names()) {
         let name = wanted["name"].as_str().expect("it has a name");
-        let about = format!("$JS.API.STREAM.INFO.{name}");
-        let found = match link.ask_json(about, &Value::Null).await {
-            Err(LinkError::Refused { code: NO_STREAM, .. }) => {
-                all.push(format!("there is no stream {name} (streamdoor cluster init makes it)"));
-                continue;
-            }
-            found => found?,
+        let Some(found) = link.stream(name).await? else {
+            all.push(format!("there is no stream {name} (streamdoor cluster init makes it)"));
+            continue;
         };
-        for member in ["subjects", "allow_direct", "republish", "allow_msg_ttl"] {
+        for member in MEMBERS_NEEDED {
             let (wanted, found) = (&wanted[member], &found["config"][member]);
             let is_same = match (wanted, found) {
                 (Value::Null, _) => true,
