@@ -4,6 +4,7 @@
 
 #![cfg(feature = "cluster")]
 
+mod permissions;
 mod server;
 
 use std::cell::RefCell;

@@ -2,12 +2,15 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// The oldest version that has everything: a time to live for each message.
 const VERSION_MIN: (u32, u32) = (2, 11);
+
+/// The name of the file with the configuration.
+const CONFIGURATION: &str = "nats.conf";
 
 /// Number of attempts to start a server again.
 const ATTEMPTS_MAX: u32 = 100;
@@ -17,6 +20,7 @@ pub struct NatsServer {
     program: PathBuf,
     directory: PathBuf,
     port: u16,
+    monitor: Option<u16>,
     process: Child,
 }
 
@@ -37,6 +41,11 @@ fn program() -> Option<PathBuf> {
 impl NatsServer {
     /// Starts a server. Returns `None`, and says so, if none is installed.
     pub fn start() -> Option<NatsServer> {
+        NatsServer::start_with("jetstream { store_dir: DIRECTORY }")
+    }
+
+    /// Starts a server with this configuration, in which `DIRECTORY` is a directory of its own.
+    pub fn start_with(configuration: &str) -> Option<NatsServer> {
         let Some(program) = program() else {
             println!("not run: nats-server 2.11 or newer is not installed (tools/test cluster)");
             return None;
@@ -46,13 +55,28 @@ impl NatsServer {
         let name = format!("streamdoor-nats-{}-{number}", std::process::id());
         let directory = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&directory).expect("a directory");
-        let (process, port) = run(&program, &directory, 0).expect("it starts");
-        Some(NatsServer { program, directory, port, process })
+        let shown = format!("{:?}", directory.display().to_string());
+        let text = configuration.replace("DIRECTORY", &shown);
+        std::fs::write(directory.join(CONFIGURATION), text).expect("a file");
+        let (process, port, monitor) = run(&program, &directory, 0).expect("it starts");
+        Some(NatsServer { program, directory, port, monitor, process })
     }
 
     /// The address of the server.
     pub fn url(&self) -> String {
         format!("nats://127.0.0.1:{}", self.port)
+    }
+
+    /// The address of the server for this user, who may have a password behind a colon.
+    #[allow(dead_code, reason = "not in all tests")]
+    pub fn url_of(&self, user: &str) -> String {
+        format!("nats://{user}@127.0.0.1:{}", self.port)
+    }
+
+    /// The address of its monitor, which the configuration has switched on.
+    #[allow(dead_code, reason = "not in all tests")]
+    pub fn monitor(&self) -> String {
+        format!("http://127.0.0.1:{}", self.monitor.expect("it has one"))
     }
 
     /// Kills the server. Everything that it has in memory is lost.
@@ -65,7 +89,7 @@ impl NatsServer {
     /// have that port for a moment.
     pub fn start_again(&mut self) {
         for _ in 0..ATTEMPTS_MAX {
-            if let Some((process, _)) = run(&self.program, &self.directory, self.port) {
+            if let Some((process, ..)) = run(&self.program, &self.directory, self.port) {
                 self.process = process;
                 return;
             }
@@ -75,25 +99,28 @@ impl NatsServer {
     }
 }
 
-/// Runs a server. Port 0 is any free one. Returns its port; `None` if it has ended at once.
-fn run(program: &PathBuf, directory: &PathBuf, port: u16) -> Option<(Child, u16)> {
+/// Runs a server. Port 0 is any free one. Returns its port, and that of its monitor; `None` if it
+/// has ended at once.
+fn run(program: &Path, directory: &Path, port: u16) -> Option<(Child, u16, Option<u16>)> {
     // -1 is the server's word for any port.
     let wanted = if port == 0 { "-1".to_owned() } else { port.to_string() };
     let mut process = Command::new(program)
-        .args(["--addr", "127.0.0.1", "--port", &wanted, "--jetstream", "--store_dir"])
-        .arg(directory)
+        .args(["--addr", "127.0.0.1", "--port", &wanted, "--config"])
+        .arg(directory.join(CONFIGURATION))
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
         .expect("it starts");
     let mut lines = BufReader::new(process.stderr.take().expect("it is piped")).lines();
-    let mut found = port;
+    let (mut found, mut monitor) = (port, None);
+    let port_in = |line: &str, words: &str| {
+        let (_, address) = line.split_once(words)?;
+        Some(address.trim().rsplit(':').next()?.parse().expect("a port"))
+    };
     let is_ready = lines.by_ref().map_while(Result::ok).any(|line| {
-        if let Some((_, address)) = line.split_once("client connections on ") {
-            let digits = address.trim().rsplit(':').next().unwrap_or("");
-            found = digits.parse().expect("a port");
-        }
+        found = port_in(&line, "client connections on ").unwrap_or(found);
+        monitor = port_in(&line, "http monitor on ").or(monitor);
         line.contains("Server is ready")
     });
     if !is_ready {
@@ -104,7 +131,7 @@ fn run(program: &PathBuf, directory: &PathBuf, port: u16) -> Option<(Child, u16)
     while TcpStream::connect((Ipv4Addr::LOCALHOST, found)).is_err() {
         std::thread::sleep(Duration::from_millis(5));
     }
-    Some((process, found))
+    Some((process, found, monitor))
 }
 
 impl Drop for NatsServer {
