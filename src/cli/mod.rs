@@ -4,6 +4,8 @@ mod agent;
 mod arguments;
 mod call;
 mod cat;
+#[cfg_attr(not(feature = "cluster"), allow(dead_code, reason = "options are read in any case"))]
+mod cluster;
 mod completions;
 mod console;
 mod demo;
@@ -68,6 +70,7 @@ Commands:
   model-script
             serve a model whose answers come from a file
   journal   list the executions of a journal, read one of them, or check all files
+  cluster   make the stores of a cluster in NATS, or show its state
   doctor    check what this machine offers streamdoor, and suggest improvements
   completions
             print a script that completes commands in bash, zsh or fish
@@ -196,7 +199,7 @@ struct Command {
 }
 
 /// The commands, in the order of the help text.
-const COMMANDS: [Command; 16] = [
+const COMMANDS: [Command; 17] = [
     Command { name: "run", help: || run::HELP.to_owned(), run: run::run },
     Command { name: "serve", help: serve::help, run: serve::run },
     Command { name: "stdio", help: stdio::help, run: stdio::run },
@@ -210,6 +213,7 @@ const COMMANDS: [Command; 16] = [
     Command { name: "agent", help: || agent::HELP.to_owned(), run: agent::run },
     Command { name: "model-script", help: model_script::help, run: model_script::run },
     Command { name: "journal", help: || journal::HELP.to_owned(), run: journal::run },
+    Command { name: "cluster", help: || cluster::HELP.to_owned(), run: cluster::run },
     Command { name: "doctor", help: || doctor::HELP.to_owned(), run: doctor::run },
     Command { name: "completions", help: || completions::HELP.to_owned(), run: completions::run },
     Command { name: "man", help: || completions::MAN_HELP.to_owned(), run: completions::man },

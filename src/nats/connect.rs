@@ -205,6 +205,12 @@ impl Complaints {
 }
 
 impl Checked {
+    /// The servers, as an operator may see them.
+    pub fn shown(&self) -> String {
+        let urls: Vec<&str> = self.servers.iter().map(ServerAddr::as_url_str).collect();
+        urls.join(", ")
+    }
+
     /// Connects a command, which does not live long.
     ///
     /// # Errors

@@ -17,6 +17,11 @@ impl Names {
         is_node_name(cluster).then(|| Names { cluster: cluster.into() })
     }
 
+    /// The name of the cluster.
+    pub fn cluster(&self) -> &str {
+        &self.cluster
+    }
+
     /// The stream with the records.
     pub fn log(&self) -> String {
         format!("sd1_{}_log0", self.cluster)

@@ -15,6 +15,7 @@ use streamdoor::reactor::{Clock, FileSystem, FileSystemKind, LOCK_FILE};
 use super::super::journal::directories;
 use super::super::words::{counted, in_units, time};
 use super::finding::Finding;
+use super::percentile;
 
 /// Number of writes that are measured.
 const WRITES: usize = 200;
@@ -239,8 +240,7 @@ fn sync(folder: &Path) -> Finding {
         }
     };
     times.sort_unstable();
-    let part = |percent: usize| times[(times.len() * percent).div_ceil(100).max(1) - 1];
-    let (middle, high) = (part(50), part(99));
+    let (middle, high) = (percentile(&times, 50), percentile(&times, 99));
     let found = format!(
         "a write of 4 KiB with its sync takes {} (p50), {} (p99 of {})",
         time(middle),
