@@ -5,6 +5,7 @@
 #![cfg(feature = "cluster")]
 
 mod permissions;
+#[allow(dead_code, reason = "shared with the tests of the program")]
 mod server;
 
 use std::cell::RefCell;

@@ -68,13 +68,11 @@ impl NatsServer {
     }
 
     /// The address of the server for this user, who may have a password behind a colon.
-    #[allow(dead_code, reason = "not in all tests")]
     pub fn url_of(&self, user: &str) -> String {
         format!("nats://{user}@127.0.0.1:{}", self.port)
     }
 
     /// The address of its monitor, which the configuration has switched on.
-    #[allow(dead_code, reason = "not in all tests")]
     pub fn monitor(&self) -> String {
         format!("http://127.0.0.1:{}", self.monitor.expect("it has one"))
     }
