@@ -27,9 +27,10 @@ Usage: streamdoor cluster [OPTIONS] --cluster URLS [status]
 
 ",
     cluster_options_help!(),
-    "  --max-bytes BYTES init: bytes of all records, as 8GiB; the oldest ones go first
-  --replicas N      init: number of servers that have each record: 1, 3 or 5      [1]
-  --retention TIME  init: time for which records are kept, as 1h                 [1h]
+    "  --max-bytes BYTES
+                    init: bytes of all records, as 8GiB; the oldest ones go first
+  --replicas N      init: number of servers that have each record: 1, 3 or 5    [1]
+  --retention TIME  init: time for which records are kept, as 30m               [1h]
   --secret-file FILE
                     init: make this file with a new secret, if it does not exist
   --json            status: print the state as JSON
@@ -38,10 +39,10 @@ Usage: streamdoor cluster [OPTIONS] --cluster URLS [status]
 A cluster needs NATS 2.11 or newer, with JetStream. Every server that is not on this machine needs
 TLS. A URL can have a user and a password: nats://USER:PASSWORD@HOST.
 
-`init` makes the stream of records and two buckets, or changes them to these choices. It removes
-nothing. It needs the permissions of an administrator of JetStream. It prints the permissions that a
-node needs, for the configuration of NATS. The secret belongs on every node, in a file that only its
-user can read.
+`init` makes the stream of records and two buckets, or changes them to these choices. NATS removes
+the oldest records where the new limits are smaller. It needs the permissions of an administrator of
+JetStream. It prints the permissions that a node needs, for the configuration of NATS. The secret
+belongs on every node, in a file that only its user can read.
 
 `status` shows the nodes with their leases, the log, the executions, and each difference between the
 stores and what a node needs.

@@ -9,11 +9,11 @@ macro_rules! cluster_options_help {
     () => {
         "  --cluster URLS    servers of NATS: nats://HOST:PORT or tls://HOST:PORT, separated by commas
   --cluster-name NAME
-                    the name of the cluster                                [default]
+                    the name of the cluster                           [default]
   --cluster-credentials-file FILE
                     credentials of a user of NATS, in a file with mode 600
   --cluster-tls-ca FILE
-                    certificates that are trusted, in PEM            [those of the system]
+                    certificates that are trusted, in PEM             [those of the system]
   --cluster-monitor URL
                     the monitor of a server, as http://127.0.0.1:8222: it says when data is synced
 "
