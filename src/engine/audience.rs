@@ -94,6 +94,11 @@ impl Audience {
         }
     }
 
+    /// Tells each local subscriber that the ring has begun anew, behind the chunks that it held.
+    pub fn leave_ring(&mut self) {
+        self.locals.apart().iter_mut().for_each(Local::leave_ring);
+    }
+
     /// Tells each local subscriber that the ring has grown. A limit that was the whole ring is the
     /// whole ring again.
     pub fn grow_ring(&mut self, before: RingFacts, ring: RingFacts) {

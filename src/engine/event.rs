@@ -71,6 +71,10 @@ pub enum Event<'a> {
     /// The ring was looked through: it holds these newest chunks, and these are the totals of all
     /// before them.
     Found(Handle, &'a KindTotals, &'a [ChunkFacts]),
+    /// The next chunks are missing in the log that the ring is filled from. These are the totals of
+    /// all chunks up to the first one that is there, and the ring holds none of them. Subscribers
+    /// find out what is missing where the log is kept.
+    Skipped(Handle, &'a KindTotals),
     /// The producer cannot write within its gate. The shard has just reported the cursors of the
     /// readers on other threads. If no reader holds the producer back, the engine sets the same
     /// gate again. If that does not help, it fails the execution at the block deadline.
@@ -385,6 +389,8 @@ pub enum ProducerEnd<'a> {
     Failed(&'a str),
     /// The producer has stopped on request.
     Stopped,
+    /// The producer is elsewhere, and a time limit has ended it there.
+    TimedOut,
 }
 
 /// The parameters of a subscription.

@@ -382,6 +382,7 @@ impl Engine {
         let by_itself = match end {
             ProducerEnd::Done => Outcome::Completed,
             ProducerEnd::Stopped => Outcome::Cancelled,
+            ProducerEnd::TimedOut => Outcome::TimedOut,
             ProducerEnd::Failed(text) => {
                 e.error.get_or_insert_with(|| shortened(text).into());
                 Outcome::Failed

@@ -166,6 +166,14 @@ impl ChunkLog {
         self.alike_from = self.tail_seq;
     }
 
+    /// Continues behind chunks that only the disk may have. `through` are the totals of all chunks
+    /// from the first, by kind. None of them is held.
+    pub fn skip(&mut self, through: &KindTotals) {
+        assert!(self.is_kept());
+        self.pass_over(through.of(Kinds::ALL));
+        self.found(through, &[]);
+    }
+
     /// Replaces what is known about the chunks through the head: the newest ones are held, and
     /// `before` are the totals of all others. Together they are as many chunks and bytes as before.
     pub fn found(&mut self, before: &KindTotals, newest: &[ChunkFacts]) {

@@ -198,6 +198,7 @@ impl Engine {
             Event::RingReturned => self.request_lease(),
             Event::Published(..) | Event::Demand(..) => unreachable!("handled on the fast path"),
             Event::PassedOver(execution, through) => self.passed_over(execution, through),
+            Event::Skipped(execution, through) => self.skipped(execution, through),
             Event::Found(execution, before, newest) => {
                 self.registry.living_mut(execution).log.found(before, newest);
             }
@@ -361,6 +362,21 @@ impl Engine {
         self.effects.counters.chunks_published += through.chunks - e.log.head_seq();
         self.effects.counters.bytes_published += through.bytes - e.log.total_bytes();
         e.log.pass_over(through);
+        if e.log.head_seq() >= e.trip_seq {
+            self.trip(execution);
+        }
+    }
+
+    /// Handles chunks that the ring never had. `through` are the totals of all chunks, by kind.
+    fn skipped(&mut self, execution: Handle, through: &KindTotals) {
+        let e = self.registry.living_mut(execution);
+        assert!(matches!(e.producer, Producer::Active | Producer::Stopping)); // E1
+        e.active_at = self.effects.now;
+        e.log.skip(through);
+        e.audience.leave_ring();
+        e.audience_changed();
+        e.update_gate(&mut self.effects);
+        self.deliveries.mark(execution, e);
         if e.log.head_seq() >= e.trip_seq {
             self.trip(execution);
         }

@@ -645,6 +645,15 @@ impl Local {
         Ok(())
     }
 
+    /// Goes on at the disk, because the ring begins anew behind its next chunk.
+    pub fn leave_ring(&mut self) {
+        let wants_newest = matches!(self.terms.policy, Policy::DropOldest | Policy::Conflate);
+        if !wants_newest && !self.cursor.is_away() {
+            self.cursor = self.cursor.going_away(false);
+            self.set_plain();
+        }
+    }
+
     /// Takes back chunks that were overwritten before their delivery, and continues behind them.
     pub fn overtaken(&mut self, from_seq: u64, to_seq: u64, log: &ChunkLog) -> Overtaken {
         let next_seq = self.cursor.next_seq;

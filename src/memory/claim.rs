@@ -76,7 +76,8 @@ impl RingWriter {
     }
 
     /// Continues at `start`, behind chunks that were never written here. All earlier chunks count
-    /// as gone. Nobody may read the ring at this moment.
+    /// as gone. Readers on other threads find that out as if these had been overwritten. A reader
+    /// in another process may not read at this moment: it takes such a ring for a broken one.
     ///
     /// # Panics
     /// If the writer is beyond `start` already.
@@ -85,13 +86,9 @@ impl RingWriter {
         assert!(start.seq > 0);
         assert!(self.tail_version.is_multiple_of(2)); // Even: the totals are whole.
         self.begin_lap_at(start);
-        let slots = start.seq..start.seq + u64::from(self.geometry.slot_count());
-        clear_index(&self.lease.segment, self.geometry, slots);
         self.tail_totals = start.kinds;
         self.tail_version += 2;
         self.word(TAIL_VERSION_WORD).store(self.tail_version - 1, Ordering::Relaxed);
-        self.word(TOTAL_BYTES_WORD).store(start.total_bytes, Ordering::Relaxed);
-        self.word(HEAD_SEQ_WORD).store(start.seq - 1, Ordering::Release); // ring:publish
         self.word(TAIL_SEQ_WORD).store(start.seq, Ordering::Release); // ring:tail
         fence(Ordering::Release); // ring:claim, ring:totals
         for (kind, total) in start.kinds.each().iter().enumerate() {
@@ -99,6 +96,10 @@ impl RingWriter {
             self.word(TAIL_TOTALS_WORD + 2 * kind + 1).store(total.bytes, Ordering::Relaxed);
         }
         self.word(TAIL_VERSION_WORD).store(self.tail_version, Ordering::Release); // ring:totals
+        let slots = start.seq..start.seq + u64::from(self.geometry.slot_count());
+        clear_index(&self.lease.segment, self.geometry, slots);
+        self.word(TOTAL_BYTES_WORD).store(start.total_bytes, Ordering::Relaxed);
+        self.word(HEAD_SEQ_WORD).store(start.seq - 1, Ordering::Release); // ring:publish
     }
 
     /// Moves the tail to `tail_seq`, visible to all readers before anything is overwritten.
