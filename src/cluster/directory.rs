@@ -12,7 +12,7 @@ use sha2::Sha256;
 
 use super::record::Incarnation;
 use crate::base::ExecutionId;
-use crate::limits::{CLUSTER_ENTRY_BYTES_MAX, CLUSTER_NODE_NAME_BYTES_MAX};
+use crate::limits::{CLUSTER_ENTRY_BYTES_MAX, CLUSTER_NODE_NAME_BYTES_MAX, RING_CLASS_BYTES_MAX};
 
 /// The digits of a tag: those of Crockford's base 32, in lower case.
 const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
@@ -64,40 +64,43 @@ pub enum EntryState {
 }
 
 /// The entry of an execution.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
     /// The life of the node that runs its tool.
     pub owner: Incarnation,
     /// The state.
     pub state: EntryState,
-    /// The name of the tool.
-    pub tool: Box<str>,
     /// The name of the principal; `None` if the cluster has no tokens.
     pub principal: Option<Box<str>>,
     /// The time of its beginning, in microseconds since 1970.
     pub opened_us: u64,
-    /// The wall-clock time at [`Entry::anchor_ns`], in microseconds since 1970.
-    pub anchor_us: u64,
-    /// The time of the owner's monotonic clock, in nanoseconds. It means nothing on another node,
-    /// but as a part of the events of chunks.
-    pub anchor_ns: u64,
+    /// The size of its ring, in bytes.
+    pub ring_bytes: u32,
+    /// The longest chunk that its ring takes, in bytes.
+    pub chunk_bytes: u32,
+    /// Number of chunks that its tool will publish, once it has said so.
+    pub chunks_expected: Option<u64>,
+    /// Everything else that a node wants to know of it, as the record of a beginning in a journal
+    /// says it.
+    pub details: Value,
 }
 
 impl Entry {
     /// Returns the text of the entry.
     pub fn to_text(&self) -> String {
-        let Entry { owner, state, tool, principal, opened_us, anchor_us, anchor_ns } = self;
+        let Entry { owner, state, principal, opened_us, ring_bytes, chunk_bytes, .. } = self;
         let state = if *state == EntryState::Running { "running" } else { "ended" };
         let owner = format!("{:016x}", owner.0);
-        let anchor = json!({ "wall_us": anchor_us, "mono_ns": anchor_ns });
         json!({
             "version": 1,
             "owner": owner,
             "state": state,
-            "tool": tool,
             "principal": principal,
             "opened_us": opened_us,
-            "anchor": anchor,
+            "ring_bytes": ring_bytes,
+            "chunk_bytes": chunk_bytes,
+            "chunks_expected": self.chunks_expected,
+            "details": self.details,
         })
         .to_string()
     }
@@ -107,8 +110,9 @@ impl Entry {
         if text.len() > CLUSTER_ENTRY_BYTES_MAX {
             return None;
         }
-        let entry: Value = serde_json::from_slice(text).ok()?;
+        let mut entry: Value = serde_json::from_slice(text).ok()?;
         let owner = entry["owner"].as_str().filter(|digits| digits.len() == 16)?;
+        let owner = Incarnation(u64::from_str_radix(owner, 16).ok()?);
         let state = match entry["state"].as_str()? {
             "running" => EntryState::Running,
             "ended" => EntryState::Ended,
@@ -118,16 +122,24 @@ impl Entry {
             Value::Null => None,
             principal => Some(principal.as_str()?.into()),
         };
-        let anchor = &entry["anchor"];
+        let bytes = |name: &str| {
+            let bytes = u32::try_from(entry[name].as_u64()?).ok()?;
+            (bytes <= RING_CLASS_BYTES_MAX).then_some(bytes)
+        };
+        let (ring_bytes, chunk_bytes) = (bytes("ring_bytes")?, bytes("chunk_bytes")?);
+        let opened_us = entry["opened_us"].as_u64()?;
+        let chunks_expected = entry["chunks_expected"].as_u64();
         (entry["version"] == 1).then_some(())?;
+        let details = entry.get_mut("details").filter(|details| details.is_object())?.take();
         Some(Entry {
-            owner: Incarnation(u64::from_str_radix(owner, 16).ok()?),
+            owner,
             state,
-            tool: entry["tool"].as_str()?.into(),
             principal,
-            opened_us: entry["opened_us"].as_u64()?,
-            anchor_us: anchor["wall_us"].as_u64()?,
-            anchor_ns: anchor["mono_ns"].as_u64()?,
+            opened_us,
+            ring_bytes,
+            chunk_bytes,
+            chunks_expected,
+            details,
         })
     }
 }
@@ -163,18 +175,28 @@ mod tests {
         let entry = Entry {
             owner: Incarnation(0xAB),
             state: EntryState::Running,
-            tool: "slow".into(),
             principal: Some("alice".into()),
             opened_us: 5,
-            anchor_us: 6,
-            anchor_ns: u64::MAX,
+            ring_bytes: 1 << 16,
+            chunk_bytes: 1 << 14,
+            chunks_expected: Some(3),
+            details: json!({ "tool": "slow", "mono_ns": u64::MAX }),
         };
         let other = Entry { principal: None, state: EntryState::Ended, ..entry.clone() };
         for entry in [&entry, &other] {
             assert_eq!(Entry::parse(entry.to_text().as_bytes()).as_ref(), Some(entry));
         }
         let value: Value = serde_json::from_str(&entry.to_text()).unwrap();
-        for name in ["version", "owner", "state", "tool", "principal", "opened_us", "anchor"] {
+        for name in [
+            "version",
+            "owner",
+            "state",
+            "principal",
+            "opened_us",
+            "ring_bytes",
+            "chunk_bytes",
+            "details",
+        ] {
             let mut without = value.clone();
             without.as_object_mut().unwrap().remove(name);
             assert_eq!(Entry::parse(without.to_string().as_bytes()), None, "{name}");

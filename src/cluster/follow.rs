@@ -16,7 +16,7 @@
 //!   of a lost node.
 //! - R3: a hole becomes a gap only if the leader has said so.
 //!
-//! Tests: below; `sim/cluster` runs readers on a log that fails.
+//! Tests: `follow_tests.rs`; `sim/cluster` runs readers on a log that fails.
 
 use super::mirror::Attempt;
 use super::record::{Header, Incarnation, Item, Record};
@@ -57,8 +57,8 @@ pub struct Stored<'a> {
 /// Chunks that the log does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogGap {
-    /// The first one.
-    pub from_seq: u64,
+    /// The totals before the gap, by kind.
+    pub before: KindTotals,
     /// The totals behind the gap, by kind.
     pub after: KindTotals,
     /// The reason.
@@ -114,10 +114,38 @@ enum Pulling {
     },
 }
 
+/// A place in a log between two records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Landmark {
+    /// The place of the record before it, in the order of the whole log; 0 at the beginning.
+    pub place: u64,
+    /// The number of the next record.
+    pub number: u64,
+    /// The position behind the record before it.
+    pub position: Position,
+}
+
+impl Landmark {
+    /// The beginning of a log.
+    pub fn start() -> Landmark {
+        Landmark { place: 0, number: 0, position: Position::new(0) }
+    }
+
+    /// The landmark before a record of this owner; `None` if it is damaged, or somebody else's.
+    pub fn before(stored: &Stored<'_>, owner: Incarnation) -> Option<Landmark> {
+        let Record { header, before, .. } = Record::decode(stored.bytes).ok()?;
+        let is_right = header.incarnation == owner && !header.is_closer;
+        let place = stored.place - 1;
+        is_right.then_some(Landmark { place, number: header.number, position: before })
+    }
+}
+
 /// A reader of one execution. See the module's text.
 pub struct Follow {
     /// The owner.
     owner: Incarnation,
+    /// The number of the record before which it stops. It then only pulls, and never listens.
+    until: Option<u64>,
     attempt: Attempt,
     listening: Listening,
     /// True if it has to say that it listens no more.
@@ -148,8 +176,15 @@ pub struct Follow {
 impl Follow {
     /// Begins at the beginning of the log of this owner.
     pub fn new(owner: Incarnation, now: Instant) -> Follow {
+        Follow::starting(owner, Landmark::start(), now)
+    }
+
+    /// Begins at a place in the log of this owner.
+    pub fn starting(owner: Incarnation, at: Landmark, now: Instant) -> Follow {
+        let Landmark { place, number, position } = at;
         Follow {
             owner,
+            until: None,
             attempt: Attempt::default(),
             listening: Listening::No,
             must_unlisten: false,
@@ -157,21 +192,50 @@ impl Follow {
             pauses: Pauses::default(),
             has_room: true,
             is_level: false,
-            place: 0,
+            place,
             rotten: 0,
-            number: 0,
-            heard: 0,
+            number,
+            heard: number,
             stale_count: 0,
             quiet_since: now,
-            position: Position::new(0),
+            position,
             has_ended: false,
             counters: Counters::default(),
         }
     }
 
+    /// Begins to read old records only: those from a place on, up to before number `until`. All of
+    /// them are known to have been stored.
+    pub fn of_history(owner: Incarnation, at: Landmark, until: u64, now: Instant) -> Follow {
+        let follow = Follow::starting(owner, at, now);
+        Follow { until: Some(until), heard: until, ..follow }
+    }
+
+    /// Lets a reader of old records that has read nothing yet begin at a place.
+    pub fn move_to(&mut self, at: Landmark) {
+        if self.counters.pulls == 0 {
+            (self.place, self.number, self.position) = (at.place, at.number, at.position);
+        }
+    }
+
+    /// True if a reader of old records has come to the record before which it stops.
+    fn has_reached(&self) -> bool {
+        self.until.is_some_and(|until| self.number >= until)
+    }
+
+    /// True if a reader of old records has given all of them, or has found that the rest is gone.
+    pub fn has_all(&self) -> bool {
+        self.has_ended || self.until.is_some() && self.is_level
+    }
+
     /// The position behind everything that was given.
     pub fn position(&self) -> &Position {
         &self.position
+    }
+
+    /// The place in the log behind everything that was given.
+    pub fn landmark(&self) -> Landmark {
+        Landmark { place: self.place, number: self.number, position: self.position }
     }
 
     /// True if everything is known that was stored before, and the reader hears what comes.
@@ -191,14 +255,14 @@ impl Follow {
 
     /// The time at which [`Follow::poll`] has something to do without another cause.
     pub fn deadline(&self) -> Option<Instant> {
-        if self.has_ended {
+        if self.has_all() {
             return None;
         }
         let listening = match self.listening {
             Listening::Asked { until, .. } => Some(until),
             _ => None,
         };
-        let can_pull = self.has_room && self.listening == Listening::Yes;
+        let can_pull = self.has_room && self.is_ready_to_pull();
         let pulling = match self.pulling {
             Pulling::Out { until, .. } => Some(until),
             Pulling::Due { at, .. } if can_pull => Some(at),
@@ -213,7 +277,7 @@ impl Follow {
         if std::mem::take(&mut self.must_unlisten) {
             return Some((self.next_attempt(), Wish::Unlisten));
         }
-        if self.has_ended {
+        if self.has_all() {
             return None;
         }
         self.look_at_clock(now);
@@ -221,13 +285,13 @@ impl Follow {
             return None;
         }
         let until = now + CLUSTER_ANSWER_WAIT;
-        if self.listening == Listening::No {
+        if self.listening == Listening::No && self.until.is_none() {
             let attempt = self.next_attempt();
             self.listening = Listening::Asked { attempt, until };
             return Some((attempt, Wish::Listen));
         }
         match self.pulling {
-            Pulling::Due { at, from_leader } if now >= at && self.listening == Listening::Yes => {
+            Pulling::Due { at, from_leader } if now >= at && self.is_ready_to_pull() => {
                 let attempt = self.next_attempt();
                 self.pulling = Pulling::Out { attempt, until, from_leader };
                 self.counters.pulls += 1;
@@ -236,6 +300,11 @@ impl Follow {
             }
             _ => None,
         }
+    }
+
+    /// True if nothing that is stored from now on can be missed.
+    fn is_ready_to_pull(&self) -> bool {
+        self.listening == Listening::Yes || self.until.is_some()
     }
 
     fn next_attempt(&mut self) -> Attempt {
@@ -349,14 +418,15 @@ impl Follow {
         self.pauses.reset();
         let mut has_any = false;
         for stored in records {
-            if stored.place > self.place && !self.has_ended {
+            if stored.place > self.place && !self.has_ended && !self.has_reached() {
                 has_any = true;
                 if !self.take_pulled(&stored, from_leader, now, give) {
                     return true;
                 }
             }
         }
-        if self.has_ended {
+        if self.has_ended || self.has_reached() {
+            self.is_level |= self.until.is_some();
             return true;
         }
         if from_leader && !has_any {
@@ -370,7 +440,7 @@ impl Follow {
         match is_whole {
             true if self.number >= self.heard => {
                 self.stale_count = 0;
-                self.is_level = self.listening == Listening::Yes;
+                self.is_level = self.is_ready_to_pull();
             }
             true => {
                 self.stale_count += 1;
@@ -429,7 +499,7 @@ impl Follow {
                 after.add(crate::stream::Kind::Output, missed);
             }
             let reason = if stored.is_first { GapReason::Expired } else { GapReason::Corrupt };
-            give(Given::Gap(LogGap { from_seq: self.position.next_seq(), after, reason }));
+            give(Given::Gap(LogGap { before: self.position.totals, after, reason }));
         }
         let is_behind = missed.is_none() || record.after.all.chunks < self.position.all.chunks;
         for item in record.items() {
@@ -466,281 +536,5 @@ impl Follow {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::cluster::record::{Draft, tests::entry};
-    use crate::stream::Kind;
-
-    const OWNER: Incarnation = Incarnation(3);
-
-    fn at(ms: u64) -> Instant {
-        Instant::from_nanos(ms * 1_000_000)
-    }
-
-    /// The records of a log: `count` of two chunks each, and the end.
-    fn log(count: u64) -> Vec<Vec<u8>> {
-        let mut position = Position::new(0);
-        let record = |number| {
-            let mut draft = Draft::new(OWNER, 4_096);
-            for kind in [Kind::Stdout, Kind::Stderr] {
-                let entry = entry(position.next_seq(), 3, kind);
-                draft.append_chunk(&mut position, &entry, b"abc").unwrap();
-            }
-            if number + 1 == count {
-                draft.append_end(&position, b"done").unwrap();
-            }
-            draft.finish(number, false)
-        };
-        (0..count).map(record).collect()
-    }
-
-    /// The end that a closer has written behind `number` records of two chunks.
-    fn closed(number: u64, position: &Position) -> Vec<u8> {
-        let mut draft = Draft::new(Incarnation(9), 4_096);
-        draft.append_end(position, b"lost").unwrap();
-        draft.finish(number, true)
-    }
-
-    /// The place of a record is ten more than its number.
-    fn stored(log: &[Vec<u8>], number: usize) -> Stored<'_> {
-        Stored { place: number as u64 + 10, is_first: number == 0, bytes: &log[number] }
-    }
-
-    struct Bench {
-        follow: Follow,
-        now: Instant,
-        given: Vec<String>,
-    }
-
-    impl Bench {
-        fn new() -> Bench {
-            let mut follow = Follow::new(OWNER, at(0));
-            let (attempt, wish) = follow.poll(at(0)).unwrap();
-            assert_eq!((wish, follow.poll(at(0))), (Wish::Listen, None));
-            follow.on_listening(attempt, at(0));
-            Bench { follow, now: at(0), given: Vec::new() }
-        }
-
-        /// Takes the wish to pull.
-        fn pull(&mut self, behind: u64, from_leader: bool) -> Attempt {
-            self.now = self.now.max(self.follow.deadline().expect("it wants to pull"));
-            let (attempt, wish) = self.follow.poll(self.now).unwrap();
-            assert_eq!(wish, Wish::Pull { behind, from_leader });
-            attempt
-        }
-
-        fn pulled<'a>(
-            &mut self,
-            attempt: Attempt,
-            records: impl IntoIterator<Item = Stored<'a>>,
-            is_all: bool,
-        ) {
-            let given = &mut self.given;
-            let mut give = |item: Given<'_>| given.push(text(item));
-            assert!(self.follow.on_pulled(attempt, records, is_all, self.now, &mut give));
-        }
-
-        fn heard(&mut self, stored: Stored<'_>) {
-            let given = &mut self.given;
-            let mut give = |item: Given<'_>| given.push(text(item));
-            self.follow.on_heard(stored, self.now, &mut give);
-        }
-    }
-
-    fn text(given: Given<'_>) -> String {
-        match given {
-            Given::Gap(gap) => {
-                let last = gap.after.of(Kinds::ALL).chunks;
-                format!("{} {}-{last}", gap.reason.name(), gap.from_seq)
-            }
-            Given::Item(Item::Chunks(run)) => format!("chunks {}", run.header.first_seq),
-            Given::Item(Item::Gap { .. }) => "gap".to_owned(),
-            Given::Item(Item::Note(_)) => "note".to_owned(),
-            Given::Item(Item::End(details)) => String::from_utf8_lossy(details).into_owned(),
-        }
-    }
-
-    #[test]
-    fn history_comes_first_and_then_what_is_heard() {
-        let log = log(6);
-        let mut bench = Bench::new();
-        let attempt = bench.pull(0, false);
-        bench.heard(stored(&log, 3)); // It comes before the history.
-        bench.pulled(attempt, [stored(&log, 0), stored(&log, 1)], false);
-        let attempt = bench.pull(11, false);
-        bench.pulled(attempt, [stored(&log, 2), stored(&log, 3)], true);
-        assert!(bench.follow.is_level());
-        bench.heard(stored(&log, 3)); // Once more.
-        bench.heard(stored(&log, 4));
-        bench.heard(stored(&log, 5));
-        let expected =
-            ["chunks 1", "chunks 3", "chunks 5", "chunks 7", "chunks 9", "chunks 11", "done"];
-        assert_eq!(bench.given, expected);
-        assert!(bench.follow.has_ended());
-        assert_eq!(bench.follow.poll(at(9)).map(|(_, wish)| wish), Some(Wish::Unlisten));
-        assert_eq!((bench.follow.poll(at(99_999)), bench.follow.deadline()), (None, None));
-    }
-
-    #[test]
-    fn a_hole_is_pulled_and_is_a_gap_only_if_the_leader_has_it() {
-        for leader_has_it in [true, false] {
-            let log = log(4);
-            let mut bench = Bench::new();
-            let attempt = bench.pull(0, false);
-            bench.pulled(attempt, [stored(&log, 0)], true);
-            bench.heard(stored(&log, 2));
-            let attempt = bench.pull(10, false);
-            bench.pulled(attempt, [stored(&log, 2)], true); // Of a server that has lost it.
-            assert_eq!(bench.given, ["chunks 1"]);
-            let attempt = bench.pull(10, true);
-            let next = if leader_has_it { 1 } else { 2 };
-            bench.pulled(attempt, [stored(&log, next)], false);
-            let expected: &[&str] = match leader_has_it {
-                true => &["chunks 1", "chunks 3"],
-                false => &["chunks 1", "corrupt 3-4", "chunks 5"],
-            };
-            assert_eq!(bench.given, expected);
-        }
-    }
-
-    #[test]
-    fn a_beginning_that_is_gone_has_expired() {
-        let log = log(3);
-        let mut bench = Bench::new();
-        let first = Stored { is_first: true, ..stored(&log, 1) };
-        let attempt = bench.pull(0, false);
-        bench.pulled(attempt, [first], true);
-        let attempt = bench.pull(0, true);
-        bench.pulled(attempt, [first], false);
-        assert_eq!(bench.given, ["expired 1-2", "chunks 3"]);
-    }
-
-    #[test]
-    fn a_damaged_record_is_asked_of_the_leader_and_then_left_out() {
-        let log = log(3);
-        let mut damaged = log[1].clone();
-        damaged[50] ^= 1;
-        let broken = Stored { bytes: &damaged, ..stored(&log, 1) };
-        let mut bench = Bench::new();
-        let attempt = bench.pull(0, false);
-        bench.pulled(attempt, [stored(&log, 0), broken, stored(&log, 2)], true);
-        let attempt = bench.pull(10, true);
-        bench.pulled(attempt, [broken], false);
-        let attempt = bench.pull(11, true);
-        bench.pulled(attempt, [stored(&log, 2)], false);
-        assert_eq!(bench.given, ["chunks 1", "corrupt 3-4", "chunks 5", "done"]);
-    }
-
-    #[test]
-    fn a_stranger_is_not_heard_and_a_closer_says_nothing_but_the_end() {
-        let (log, mut bench) = (log(3), Bench::new());
-        let attempt = bench.pull(0, false);
-        bench.pulled(attempt, [stored(&log, 0)], true);
-        let mut position = *bench.follow.position();
-        let end = closed(1, &position);
-        let mut draft = Draft::new(Incarnation(9), 4_096);
-        draft.append_chunk(&mut position, &entry(3, 3, Kind::Output), b"xyz").unwrap();
-        draft.append_end(&position, b"lost").unwrap();
-        let stranger = draft.finish(1, false);
-        let talks = {
-            let mut draft = Draft::new(Incarnation(9), 4_096);
-            draft.append_note(&position, b"note").unwrap();
-            draft.append_end(&position, b"lost").unwrap();
-            draft.finish(1, true)
-        };
-        for bytes in [&stranger, &talks] {
-            bench.heard(Stored { place: 11, is_first: false, bytes });
-        }
-        assert_eq!((bench.follow.counters().damaged, bench.given.len()), (2, 1));
-        bench.heard(Stored { place: 11, is_first: false, bytes: &end });
-        assert_eq!(bench.given, ["chunks 1", "lost"]);
-    }
-
-    #[test]
-    fn an_end_counts_although_the_log_has_forgotten_what_was_given() {
-        let (log, mut bench) = (log(9), Bench::new());
-        let attempt = bench.pull(0, false);
-        bench.pulled(attempt, (0..4).map(|number| stored(&log, number)), true);
-        let mut forgotten = Position::new(0);
-        forgotten.pass(&entry(1, 3, Kind::Stdout));
-        let end = closed(1, &forgotten);
-        bench.heard(Stored { place: 20, is_first: false, bytes: &end });
-        let attempt = bench.pull(13, false);
-        bench.pulled(attempt, [Stored { place: 20, is_first: false, bytes: &end }], true);
-        assert_eq!(bench.given.last().map(String::as_str), Some("lost"));
-        assert_eq!(bench.given.len(), 5);
-    }
-
-    #[test]
-    fn it_looks_after_a_silence_and_after_a_lost_connection() {
-        let log = log(3);
-        let mut bench = Bench::new();
-        let attempt = bench.pull(0, false);
-        bench.pulled(attempt, [stored(&log, 0)], true);
-        assert_eq!(bench.follow.deadline(), Some(at(1_000)));
-        let attempt = bench.pull(10, false);
-        bench.pulled(attempt, [stored(&log, 1)], true);
-        bench.follow.on_connection(at(1_500));
-        assert!(!bench.follow.is_level());
-        let (attempt, wish) = bench.follow.poll(at(1_500)).unwrap();
-        assert_eq!(wish, Wish::Listen);
-        bench.follow.on_listening(attempt, at(1_510));
-        let attempt = bench.pull(11, false);
-        bench.pulled(attempt, [stored(&log, 2)], true);
-        assert_eq!(bench.given, ["chunks 1", "chunks 3", "chunks 5", "done"]);
-    }
-
-    #[test]
-    fn without_room_it_neither_listens_nor_pulls() {
-        let log = log(3);
-        let mut bench = Bench::new();
-        let attempt = bench.pull(0, false);
-        bench.pulled(attempt, [stored(&log, 0)], true);
-        bench.follow.set_room(false, at(10));
-        assert_eq!(bench.follow.poll(at(10)).map(|(_, wish)| wish), Some(Wish::Unlisten));
-        bench.heard(stored(&log, 1));
-        assert_eq!((bench.follow.poll(at(60_000)), bench.follow.deadline()), (None, None));
-        bench.follow.set_room(true, at(60_000));
-        let (attempt, wish) = bench.follow.poll(at(60_000)).unwrap();
-        assert_eq!(wish, Wish::Listen);
-        bench.follow.on_listening(attempt, at(60_000));
-        bench.now = at(60_000);
-        let attempt = bench.pull(10, false);
-        bench.pulled(attempt, [stored(&log, 1), stored(&log, 2)], true);
-        assert_eq!(bench.given.len(), 4);
-    }
-
-    #[test]
-    fn an_answer_that_knows_too_little_is_asked_again_and_then_the_leader() {
-        let log = log(3);
-        let mut bench = Bench::new();
-        let attempt = bench.pull(0, false);
-        bench.pulled(attempt, [stored(&log, 0)], true);
-        bench.heard(stored(&log, 2));
-        for _ in 0..STALE_ANSWERS_MAX {
-            let attempt = bench.pull(10, false);
-            bench.pulled(attempt, [], true);
-            assert!(!bench.follow.is_level());
-        }
-        let attempt = bench.pull(10, true);
-        bench.pulled(attempt, [stored(&log, 1)], false);
-        let attempt = bench.pull(11, false);
-        bench.pulled(attempt, [stored(&log, 2)], true);
-        assert_eq!(bench.given, ["chunks 1", "chunks 3", "chunks 5", "done"]);
-    }
-
-    #[test]
-    fn answers_that_are_late_do_not_count() {
-        let log = log(3);
-        let mut bench = Bench::new();
-        let first = bench.pull(0, false);
-        let again = bench.follow.deadline().unwrap();
-        assert_eq!((again, bench.follow.poll(again)), (at(1_000), None));
-        let second = bench.pull(0, false);
-        let mut give = |item: Given<'_>| panic!("{item:?}");
-        let late = bench.follow.on_pulled(first, [stored(&log, 0)], true, bench.now, &mut give);
-        assert!(!late);
-        bench.pulled(second, [stored(&log, 0)], true);
-        assert_eq!(bench.given, ["chunks 1"]);
-    }
-}
+#[path = "follow_tests.rs"]
+mod tests;

@@ -98,6 +98,14 @@ impl Lease {
         }
     }
 
+    /// The revision of the key of the bucket, while it is held.
+    pub fn revision(&self) -> Option<u64> {
+        match self.state {
+            State::Due { wish: Wish::Renew { revision }, .. } => Some(revision),
+            _ => None,
+        }
+    }
+
     /// The time after which other nodes may count this one as lost, less a margin. `None` if it has
     /// no lease. Only the time of sending counts: an answer may take long.
     pub fn safe_until(&self) -> Option<Instant> {

@@ -608,7 +608,7 @@ mod tests {
             for item in record.items() {
                 match item {
                     Item::Chunks(run) => given += u64::from(run.header.count),
-                    Item::Gap { after, reason } => {
+                    Item::Gap { after, reason, .. } => {
                         assert_eq!(reason, GapReason::Unwritten);
                         missed = after.of(Kinds::ALL).chunks - position.all.chunks;
                     }

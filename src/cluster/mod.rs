@@ -13,6 +13,7 @@
 //!
 //! - [`record`]: the bytes of a record.
 //! - [`mirror`]: the owner's way into the log. [`follow`]: the readers' way out of it.
+//! - [`piece`]: parts of a log on their way to another thread.
 //! - [`member`]: leases. [`closer`]: the end of an execution whose node was lost.
 //! - [`directory`]: what every node knows about an execution.
 //!
@@ -30,5 +31,6 @@ pub mod directory;
 pub mod follow;
 pub mod member;
 pub mod mirror;
+pub mod piece;
 pub mod record;
 mod retry;

@@ -201,6 +201,8 @@ pub enum Item<'a> {
     Chunks(Run<'a>),
     /// Chunks that the writer itself did not get.
     Gap {
+        /// The totals before the gap, by kind.
+        before: KindTotals,
         /// The totals behind the gap, by kind.
         after: KindTotals,
         /// The reason.
@@ -329,7 +331,7 @@ fn item_of<'a>(run: &Run<'a>) -> Result<Item<'a>, Damage> {
             let missed = after.checked_sub(&run.before).ok_or(Damage::Bounds)?;
             let count = missed.of(Kinds::ALL).chunks;
             let is_right = count > 0 && count_of(count) == run.header.count;
-            let gap = Item::Gap { after, reason: *reason };
+            let gap = Item::Gap { before: run.before, after, reason: *reason };
             is_right.then_some(gap).ok_or(Damage::Bounds)
         }
         RunKind::Note => bounded(run.body()?).map(Item::Note),
@@ -384,7 +386,7 @@ pub(super) mod tests {
                     let chunk = chunk.unwrap();
                     (chunk.entry.seq, String::from_utf8_lossy(chunk.payload).into_owned())
                 })),
-                Item::Gap { after, reason } => {
+                Item::Gap { after, reason, .. } => {
                     seen.push((after.of(Kinds::ALL).chunks, reason.name().to_owned()));
                 }
                 Item::Note(body) | Item::End(body) => {

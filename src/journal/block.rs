@@ -143,6 +143,24 @@ pub struct Run<'a> {
     bytes: &'a [u8],
 }
 
+/// A run that was read, with its bytes.
+#[derive(Clone, Debug)]
+pub struct RunBuffer {
+    lsn: Lsn,
+    header: RunHeader,
+    before: KindTotals,
+    key: SumKey,
+    bytes: Box<[u8]>,
+}
+
+impl RunBuffer {
+    /// Returns the run.
+    pub fn run(&self) -> Run<'_> {
+        let RunBuffer { lsn, header, before, key, ref bytes } = *self;
+        Run { lsn, header, before, key, bytes }
+    }
+}
+
 impl<'a> Run<'a> {
     /// Reads the run of the journal `journal` that should stand at `lsn`.
     ///
@@ -162,6 +180,12 @@ impl<'a> Run<'a> {
             _ => header.count == 0,
         };
         is_bounded.then_some(Run { lsn, header, before, key, bytes }).ok_or(Damage::Bounds)
+    }
+
+    /// Returns the run with a copy of its bytes.
+    pub fn to_buffer(&self) -> RunBuffer {
+        let Run { lsn, header, before, key, bytes } = *self;
+        RunBuffer { lsn, header, before, key, bytes: bytes.into() }
     }
 
     /// The body of a record.

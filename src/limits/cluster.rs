@@ -32,6 +32,8 @@ pub const CLUSTER_LEASE: Duration = Duration::from_secs(6);
 pub const CLUSTER_RENEWALS: u32 = 4;
 /// A node counts itself as cut off this long before its lease can be over for others.
 pub const CLUSTER_LEASE_MARGIN: Duration = Duration::from_secs(1);
+/// Time for which a cluster keeps records, unless another one is chosen.
+pub const CLUSTER_RETENTION: Duration = Duration::from_secs(3_600);
 /// Maximum length of the name of a node, in bytes.
 pub const CLUSTER_NODE_NAME_BYTES_MAX: usize = 32;
 /// Maximum length of an entry of the directory, in bytes.
@@ -48,6 +50,38 @@ pub const CLUSTER_PULL_BYTES: u32 = 256 << 10;
 pub const CLUSTER_LOOK_INTERVAL: Duration = Duration::from_millis(500);
 /// A connection that is quiet for this long is asked if it still works.
 pub const CLUSTER_PING: Duration = Duration::from_secs(2);
+/// Executions of other nodes that a shard has at a time.
+pub const CLUSTER_REPLICAS_MAX: usize = 256;
+/// A replica that nobody has followed for this long is let go.
+pub const CLUSTER_REPLICA_IDLE: Duration = Duration::from_secs(10);
+/// Executions that a shard looks up in the cluster at a time, and those that it remembers not to
+/// be there.
+pub const CLUSTER_LOOKUPS_MAX: usize = 256;
+/// The pauses before an execution is looked up again. The entry of one that has just begun may not
+/// be there yet.
+pub const CLUSTER_LOOKUP_PAUSES: [Duration; 3] =
+    [Duration::from_millis(20), Duration::from_millis(80), Duration::from_millis(200)];
+/// Time for which an execution that was not found is not looked up again.
+pub const CLUSTER_LOOKUP_REST: Duration = Duration::from_secs(1);
+/// Bytes of a replica that wait for room in its ring. Behind them, nothing more is pulled.
+pub const CLUSTER_FEED_BYTES_MAX: usize = 1 << 20;
+/// Bytes below which more is pulled again.
+pub const CLUSTER_FEED_BYTES_MIN: usize = 256 << 10;
+/// Pause before requests are sent again that the node's thread had no room for.
+pub const CLUSTER_SEND_AGAIN: Duration = Duration::from_millis(5);
+/// The mirror reads the rings of running executions this often.
+pub const CLUSTER_LINGER: Duration = Duration::from_millis(1);
+/// The mirror reads the rings of executions this often that have been quiet for a while.
+pub const CLUSTER_LINGER_QUIET: Duration = Duration::from_millis(16);
+/// Chunks that the mirror takes from one ring before it looks at the next.
+pub const CLUSTER_CHUNKS_PER_LOOK: usize = 4_096;
+/// Bytes of all executions of a node that wait for the log.
+pub const CLUSTER_BUFFER_BYTES_MAX: u64 = 64 << 20;
+/// Each node that ends executions of a lost one waits up to this long, so that not all do it at the
+/// same time.
+pub const CLUSTER_CLOSE_JITTER: Duration = Duration::from_millis(500);
+/// Time for which a node that stops waits until its logs have their ends.
+pub const CLUSTER_STOP_WAIT: Duration = Duration::from_secs(3);
 /// Records and answers that wait for a node's driver.
 pub const CLUSTER_MAILBOX: usize = 1_024;
 /// Bytes of the headers of a stored message, at most. A message of the longest record has to fit
