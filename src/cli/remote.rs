@@ -163,7 +163,7 @@ pub fn follow(
     let mut follower = StreamFollower {
         stream,
         sink,
-        names: Names { execution: String::new(), token: None, has_parts: false },
+        names: Names { execution: String::new(), token: None, has_parts: false, is_replica: false },
         checksum: Checksum::new(output.hash),
         begun,
     };
@@ -232,7 +232,7 @@ impl<F: FnMut(&StartedEvent)> StreamFollower<F> {
             StreamEvent::Started(started) => {
                 let token = started.token.map(|token| token.to_string());
                 let execution = started.execution.to_string();
-                self.names = Names { execution, token, has_parts: false };
+                self.names = Names { execution, token, has_parts: false, is_replica: false };
                 (self.begun)(started);
             }
             StreamEvent::Chunk(chunk) => self.checksum.update(&chunk.data),

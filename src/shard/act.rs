@@ -317,9 +317,7 @@ pub(super) fn release<R: Reactor + 'static, O: Outlet<R>>(
     shard.watched.retain(|&index| index != execution.index);
     shard.published.retain(|&index| index != execution.index);
     shard.guests.on_released(execution);
-    if let Some(keeping) = &mut shard.keeping {
-        keeping.forget(run.id);
-    }
+    shard.places.remove(&run.id);
     if run.runnable {
         shard.runnable.retain(|&index| index != execution.index);
     }

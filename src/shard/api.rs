@@ -10,7 +10,7 @@ use super::delivery::{Chunk, Delivery, Ended, Reported};
 use super::outlet::Outlet;
 use super::pages::pages_of;
 use super::reader::refill::Refill;
-use super::run::{Remote, Ring, Seat, ThreadSeat};
+use super::run::{Remote, Ring, Run, Seat, ThreadSeat};
 use super::{
     AskedFor, Call, ExecuteError, ExecuteOptions, Inbox, Item, MemoryStatus, PublishError, Shard,
     ShardConfig, ShardHandle, ShardThread, Sink, Subscriber, Threads, act, execute, feed, growth,
@@ -225,7 +225,9 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
     /// Lets a reader on another thread read from the disk, if its execution is kept.
     fn open_refill(&mut self, subscribed: &Subscribed) -> Option<Arc<Refill>> {
         let run = act::run_in(&mut self.runs, subscribed.execution);
-        run.kept?;
+        if !run.has_history() {
+            return None;
+        }
         let refill = Arc::new(Refill::new(run.anchor.unwrap_or(self.anchor)));
         self.put_sink(subscribed, Call::Refill(Arc::clone(&refill)));
         Some(refill)
@@ -286,7 +288,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
         let seat = ThreadSeat { page: view, reader_signals: theirs, reactor, refill: way };
         let seat = Seat::Thread(seat);
         run.remotes.push(Remote { subscriber, seat });
-        let (id, anchor) = (run.id, self.anchor);
+        let (id, anchor) = (run.id, run.ring_clocks().unwrap_or(self.anchor));
         let pages = pages_of(run, &self.engine, is_watched);
         let shared = super::reader::link::LinkParts {
             id,
@@ -356,9 +358,10 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
             Some(Ring::Here(writer) | Ring::Back(writer)) => writer.payload(seq),
             _ => unreachable!("a chunk is copied before its ring leaves this thread"),
         };
+        let clocks = run.and_then(Run::ring_clocks).unwrap_or(self.anchor);
         self.counters.chunks_delivered += 1;
         self.counters.bytes_delivered += u64::from(descriptor.length);
-        Chunk::new(id, chunks_expected, &descriptor, data, self.anchor).map(Delivery::Chunk)
+        Chunk::new(id, chunks_expected, &descriptor, data, clocks).map(Delivery::Chunk)
     }
 
     /// Reports that the connection of a `block` subscriber broke. The subscriber keeps its place

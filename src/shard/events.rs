@@ -17,6 +17,8 @@ pub struct Names {
     pub token: Option<String>,
     /// True for an agent's run: its chunks are parts.
     pub has_parts: bool,
+    /// True for an execution of another node. Its chunks have the times of that node's clock.
+    pub is_replica: bool,
 }
 
 /// The terms that were agreed with a subscriber, for its first event.
@@ -36,7 +38,7 @@ impl Names {
     /// Creates the names of this execution.
     pub fn new(execution: ExecutionId, token: Option<ProgressToken>) -> Names {
         let token = token.map(|token| token.to_string());
-        Names { execution: execution.to_string(), token, has_parts: false }
+        Names { execution: execution.to_string(), token, has_parts: false, is_replica: false }
     }
 
     /// Adjusts the names to the tool that the execution runs.

@@ -10,6 +10,7 @@ use super::run::{Producer, Ring, Run};
 use super::{Shard, act, give, growth, produce};
 use crate::base::{ExecutionId, Handle, Instant};
 use crate::engine::{ChunkFacts, Gate, NotFound};
+use crate::journal::format::{ChunkEntry, KeptChunk};
 use crate::limits;
 use crate::memory::{CHUNK_MORE, ChunkHeader, Descriptor, RingWriter, WriteError};
 use crate::reactor::Reactor;
@@ -356,6 +357,21 @@ fn fed_handle<R: Reactor + 'static, O: Outlet<R>>(
 ) -> Result<Handle, NotFound> {
     let run = shard.run_of(id).filter(|run| matches!(run.producer, Producer::Feed));
     run.map(|run| run.handle).ok_or(NotFound)
+}
+
+/// Writes one chunk of a log, with the time that it has there. The engine is not told.
+pub(super) fn write_apart<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &mut Shard<R, O>,
+    (id, index): (ExecutionId, u32),
+    chunk: &KeptChunk<'_>,
+) -> Result<ChunkFacts, PublishError> {
+    let ChunkEntry { mono_ns, kind, key, flags, .. } = chunk.entry;
+    let header = ChunkHeader { kind: kind as u8, key, flags };
+    let (gate, writer) = fed_writer(shard, id, index)?;
+    let written_at = Instant::from_nanos(mono_ns);
+    let descriptor = write_within(gate, writer, header, chunk.payload, written_at)?;
+    let tail_seq = writer.tail_seq();
+    Ok(ChunkFacts { length: descriptor.length, kind, key, tail_seq })
 }
 
 /// Writes one chunk, if the gate admits it.

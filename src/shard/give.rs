@@ -179,6 +179,7 @@ pub(super) fn fan_out<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O
     // Unwanted chunks are not read. They may be gone, and no subscriber has to be told of that.
     let log = shard.engine.log(fan.execution).expect("the run publishes");
     let filters = shard.engine.fan_out().filters;
+    let clocks = run.ring_clocks().unwrap_or(shard.anchor);
     while fan.next_seq < fan.until_seq {
         if filters {
             let kind = log.meta(fan.next_seq).kind;
@@ -195,7 +196,7 @@ pub(super) fn fan_out<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O
                 return;
             }
         };
-        let mut giver = giver_of!(shard);
+        let mut giver = Giver { anchor: clocks, ..giver_of!(shard) };
         let delivery = Delivery::Chunk(giver.chunk(run, &descriptor, data));
         giver.give::<true>(run, recipients, &descriptor, &delivery, &mut fan.at);
         fan.next_seq += 1;

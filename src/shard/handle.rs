@@ -240,6 +240,18 @@ impl<O: Outlet<AnyReactor>> ShardHandle<O> {
         self.mailbox.clone()
     }
 
+    /// Sends a message to the guests of the shard. Returns it if the mailbox is full.
+    ///
+    /// # Errors
+    /// [`CallError`], and the message.
+    #[allow(dead_code, reason = "only the thread of a node uses it")]
+    pub(crate) fn tell(&self, message: O::Message) -> Result<(), (CallError, O::Message)> {
+        self.mailbox.send(Command::Message(message)).map_err(|(error, command)| match command {
+            Command::Message(message) => (error, message),
+            _ => unreachable!("the refused command comes back"),
+        })
+    }
+
     /// Runs `call` on the shard's thread and returns its result. Blocks until then. `call` should
     /// take a few µs, because all other work of that thread waits for it.
     ///

@@ -39,6 +39,7 @@ pub(crate) mod pages;
 pub(crate) mod panics;
 mod produce;
 pub(crate) mod reader;
+pub(crate) mod replica;
 pub(crate) mod run;
 mod secrets;
 mod verbs;
@@ -58,7 +59,7 @@ mod replay_tests;
 mod tests;
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::sync::{Arc, OnceLock};
@@ -123,6 +124,8 @@ pub struct Shard<R: Reactor + 'static = AnyReactor, O: Outlet<R> = ()> {
     pub(crate) mailbox_pending: bool,
     /// One entry per execution, by the index of the engine's handle.
     pub(crate) runs: Table<Run<O::Run>>,
+    /// The id of the engine for the id that everybody else knows, where the two differ.
+    places: HashMap<ExecutionId, ExecutionId>,
     /// One entry per subscriber, by the index of its id. It is as long as subscribers were seated.
     pub(crate) sinks: Vec<Sink<O::Key>>,
     /// Executions whose tool is stepped in this turn or in the next.
@@ -374,6 +377,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
             mailbox_sender,
             mailbox_pending: false,
             runs: Table::new(config.engine.executions_max),
+            places: HashMap::new(),
             sinks: Vec::with_capacity(config.engine.subscribers_max as usize),
             runnable: VecDeque::with_capacity(executions_max),
             away: Vec::with_capacity(64),

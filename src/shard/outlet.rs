@@ -26,7 +26,7 @@ use crate::engine::{Engine, Gate, Verdict};
 use crate::memory::pressure::{Decisive, Diagnosis};
 use crate::memory::{ControlPage, Pressure, ReaderPageView, WildCursor};
 use crate::reactor::Reactor;
-use crate::stream::{DetachReason, End};
+use crate::stream::{DetachReason, End, Totals};
 use crate::tool::{AgentCall, RemoteCall, ToolError, Work};
 use crate::trace::Counters;
 
@@ -151,6 +151,11 @@ pub trait Outlet<R: Reactor + 'static>: Sized + 'static {
     fn stop(_shard: &mut Shard<R, Self>, _execution: Handle) -> bool {
         false
     }
+    /// Answers a question for old chunks of an execution whose log a guest has. The answer is
+    /// [`Shard::answer_question`], now or later.
+    fn look_back(_shard: &mut Shard<R, Self>, _question: Question) {
+        unreachable!("no guest has the log of an execution");
+    }
     /// Handles that the disk keeps more of an execution than before.
     fn on_kept(_shard: &mut Shard<R, Self>, _id: ExecutionId) {}
     /// Handles the end of an execution.
@@ -206,6 +211,23 @@ pub struct Giving<'a, R> {
     pub now: Instant,
     /// True if the chunk comes from its ring, and not from the disk.
     pub is_recent: bool,
+}
+
+/// A subscriber's question for chunks that the ring no longer holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// The subscriber.
+    pub subscriber: SubscriberId,
+    /// The execution that it follows.
+    pub execution: Handle,
+    /// The first chunk.
+    pub from_seq: u64,
+    /// One past the last chunk. The answer may be a part, from the first chunk on.
+    pub until_seq: u64,
+    /// Maximum number of chunks of the subscriber's kinds.
+    pub chunks_max: u32,
+    /// Totals of the chunks of its kinds before the first, if it knows them.
+    pub seen: Option<Totals>,
 }
 
 /// Work that a guest does.

@@ -205,6 +205,8 @@ pub struct Run<X: GuestRun> {
     pub is_end_recorded: bool,
     /// The clocks by which the times of its chunks on disk are told; the shard's own if `None`.
     pub anchor: Option<ClockAnchor>,
+    /// True if it is one of another node, of which a guest has the log. It is as if it was kept.
+    pub is_replica: bool,
     /// True if it goes on after a restart.
     pub goes_on: bool,
     /// True if it goes on after the end of this process, so that the journal is told no end.
@@ -270,6 +272,7 @@ impl<X: GuestRun> Run<X> {
             late: None,
             is_end_recorded: false,
             anchor: None,
+            is_replica: false,
             goes_on: false,
             stays_open: false,
             start: None,
@@ -281,6 +284,18 @@ impl<X: GuestRun> Run<X> {
     pub fn head_seq(&self) -> u64 {
         // Some of a guest's chunks are only in its own ring.
         self.ring.head_seq().max(self.ingested_seq)
+    }
+
+    /// True if chunks that the ring no longer holds can be had elsewhere.
+    #[inline]
+    pub fn has_history(&self) -> bool {
+        self.kept.is_some() || self.is_replica
+    }
+
+    /// The clocks by which the times of chunks in its ring are told, if they are not the shard's.
+    #[inline]
+    pub fn ring_clocks(&self) -> Option<ClockAnchor> {
+        self.anchor.filter(|_| self.is_replica)
     }
 
     /// True if the engine will be told of chunks when the disk has them.

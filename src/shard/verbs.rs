@@ -5,21 +5,22 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::handle::Mailbox;
-use super::journal::{AmendError, Described, OpenKept, ResumeError};
-use super::outlet::Outlet;
+use super::journal::{AmendError, Described, EndedDetails, OpenKept, ResumeError};
+use super::outlet::{Outlet, Question};
 use super::panics::Callback;
+use super::replica::{self, Replica};
 use super::run::Run;
 use super::{
     ExecuteError, ExecuteOptions, JournalStatus, PublishError, Recall, Shard, act, feed, journal,
     memory, pages, panics, produce,
 };
-use crate::base::{ExecutionId, Handle, Panicked};
-use crate::engine::{ChunkFacts, NotFound, RingFacts, SuspendError};
+use crate::base::{ExecutionId, Handle, Panicked, SubscriberId};
+use crate::engine::{ChunkFacts, Fetched, NotFound, RingFacts, SuspendError};
 use crate::journal::Refused;
-use crate::journal::format::Lsn;
+use crate::journal::format::{KeptChunk, Lsn};
 use crate::memory::ControlPage;
 use crate::reactor::Reactor;
-use crate::stream::{Durability, Kind, Totals};
+use crate::stream::{Durability, Kind, KindTotals, Kinds, Totals};
 use crate::tool::{StartError, ToolError, ToolUpdate};
 
 impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
@@ -35,10 +36,13 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
     }
 
     /// The id in the engine of an execution. It is another one if the execution was brought back
-    /// from the disk.
+    /// from the disk, or is one of another node.
     #[inline]
     pub(crate) fn place_of(&self, id: ExecutionId) -> ExecutionId {
-        self.keeping.as_ref().and_then(|keeping| keeping.find(id)).unwrap_or(id)
+        match self.places.is_empty() {
+            true => id,
+            false => self.places.get(&id).copied().unwrap_or(id),
+        }
     }
 
     /// The run of an execution, if the shard has it.
@@ -309,6 +313,89 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
         payload: &[u8],
     ) -> Result<usize, PublishError> {
         feed::publish_pieces(self, id, kind, payload)
+    }
+
+    /// Gives the engine an execution of another node. A guest has its log, and answers the
+    /// questions for chunks that its ring does not hold.
+    ///
+    /// # Errors
+    /// [`ExecuteError`]; nothing has happened.
+    pub(crate) fn adopt(&mut self, id: ExecutionId, replica: Replica) -> Result<(), ExecuteError> {
+        replica::adopt(self, id, replica)
+    }
+
+    /// Publishes the next chunks of a replica, as far as there is room. Those that it has already
+    /// are passed. Returns the number of the next chunk.
+    ///
+    /// # Errors
+    /// [`PublishError::NotFound`].
+    pub(crate) fn feed_replica<'a>(
+        &mut self,
+        id: ExecutionId,
+        chunks: impl Iterator<Item = KeptChunk<'a>>,
+    ) -> Result<u64, PublishError> {
+        replica::feed(self, id, chunks)
+    }
+
+    /// Continues a replica behind chunks that its log does not have. Returns false if it has not
+    /// begun yet.
+    ///
+    /// # Errors
+    /// [`NotFound`].
+    pub(crate) fn skip_replica(
+        &mut self,
+        id: ExecutionId,
+        through: &KindTotals,
+    ) -> Result<bool, NotFound> {
+        replica::skip(self, id, through)
+    }
+
+    /// Ends a replica as its log says. Returns false if it has not begun yet.
+    ///
+    /// # Errors
+    /// [`NotFound`].
+    pub(crate) fn end_replica(
+        &mut self,
+        id: ExecutionId,
+        details: &EndedDetails,
+    ) -> Result<bool, NotFound> {
+        replica::end(self, id, details)
+    }
+
+    /// Takes a replica out of the engine, if nobody follows it.
+    ///
+    /// # Errors
+    /// [`SuspendError`]; nothing has happened.
+    pub(crate) fn dismiss_replica(&mut self, id: ExecutionId) -> Result<(), SuspendError> {
+        replica::dismiss(self, id)
+    }
+
+    /// Gives a subscriber old chunks, each with the payload bytes through it. `next` is told its
+    /// kinds, and returns chunks of these only. Returns false if the subscriber has panicked.
+    pub(crate) fn give_old<'a>(
+        &mut self,
+        question: &Question,
+        next: impl FnMut(Kinds) -> Option<(KeptChunk<'a>, u64)>,
+    ) -> bool {
+        journal::give_all(self, (question.subscriber, question.execution), next)
+    }
+
+    /// Answers a question through the chunk before `until_seq`.
+    pub(crate) fn answer_question(&mut self, question: &Question, until_seq: u64, result: Fetched) {
+        let Question { subscriber, execution, from_seq, .. } = *question;
+        journal::tell_fetched(self, (subscriber, execution), (from_seq, until_seq), result);
+        self.pump();
+    }
+
+    /// True if a subscriber that has asked a question is still there.
+    pub(crate) fn is_seated(&self, subscriber: SubscriberId) -> bool {
+        let sink = self.sinks.get(subscriber.0.index as usize);
+        sink.is_some_and(|sink| sink.subscriber == Some(subscriber))
+    }
+
+    /// The kinds of such a subscriber.
+    pub(crate) fn kinds_of(&self, subscriber: SubscriberId) -> Kinds {
+        self.sinks[subscriber.0.index as usize].kinds
     }
 
     /// Returns the ring that a tool gets if memory stays as it is.

@@ -29,7 +29,8 @@ pub fn run(
     let interrupt = Arc::new(Interrupt::new(client));
     let at_interrupt = Arc::clone(&interrupt);
     stop_on_interrupt(move || at_interrupt.interrupted())?;
-    let mut names = Names { execution: String::new(), token: None, has_parts: true };
+    let mut names =
+        Names { execution: String::new(), token: None, has_parts: true, is_replica: false };
     let mut is_unwanted = false;
     let verdict = loop {
         let Some(event) = stream.next() else { break Ok(()) };

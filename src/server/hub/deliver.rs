@@ -68,7 +68,7 @@ impl Hub {
         else {
             return;
         };
-        if giving.is_recent {
+        if giving.is_recent && !giving.names.is_replica {
             self.deliveries.note(chunk.published_at, Transport::Stream, 1);
         }
         if giving.is_alone || is_apart {

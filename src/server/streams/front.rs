@@ -260,7 +260,7 @@ pub(in crate::server) fn follow_in_words<R: Reactor + 'static>(
     let kinds = follow.delivery_options.kinds;
     let is_new = since.is_none_or(|since| since.is_reopened);
     let reader = if is_new { FrontReader::New } else { FrontReader::Returning };
-    let is_kept = shard.run_of(execution).is_some_and(|run| run.kept.is_some());
+    let is_kept = shard.run_of(execution).is_some_and(|run| run.has_history());
     let (opening, from) = match primed_until {
         1 => (Opening::Start(passed_over.clone()), from),
         // The disk has what the ring does not hold any more.
@@ -329,9 +329,10 @@ fn prime<R: Reactor + 'static>(
     if matches!(run.ring, Ring::None) {
         return;
     }
+    let clocks = run.ring_clocks().unwrap_or(shard.anchor);
     for seq in status.tail_seq.max(1)..until_seq.min(status.head_seq + 1) {
         let Ok((descriptor, data)) = read_chunk(run, seq, &mut shard.scratch) else { continue };
-        let chunk = Chunk::new(run.id, run.chunks_expected, &descriptor, data, shard.anchor);
+        let chunk = Chunk::new(run.id, run.chunks_expected, &descriptor, data, clocks);
         let chunk = chunk.expect("this process wrote it");
         if kinds.contains(chunk.kind) {
             front.prime(FrontItem::Chunk(&chunk.event(&run.names.execution)));

@@ -62,6 +62,11 @@ pub struct EndedDetails {
 impl OpenedDetails {
     /// Returns the bytes of the description.
     pub fn encode(&self) -> Vec<u8> {
+        self.to_json().to_string().into_bytes()
+    }
+
+    /// Returns the description.
+    pub fn to_json(&self) -> Value {
         let OpenedDetails { tool, has_parts, is_relayed, token, anchor, goes_on, guest } = self;
         let ClockAnchor { wall_us, mono_ns } = anchor;
         let mut details = json!({"tool": tool, "wall_us": wall_us, "mono_ns": mono_ns});
@@ -80,12 +85,16 @@ impl OpenedDetails {
         if !guest.is_null() {
             details["guest"] = guest.clone();
         }
-        details.to_string().into_bytes()
+        details
     }
 
     /// Reads a description. A damaged one is empty.
     pub fn decode(bytes: &[u8]) -> OpenedDetails {
-        let mut value: Value = serde_json::from_slice(bytes).unwrap_or_default();
+        OpenedDetails::of_json(serde_json::from_slice(bytes).unwrap_or_default())
+    }
+
+    /// Reads a description. One of something else is empty.
+    pub fn of_json(mut value: Value) -> OpenedDetails {
         let guest = value.get_mut("guest").map(Value::take).unwrap_or_default();
         let number = |name: &str| value[name].as_u64().unwrap_or(0);
         OpenedDetails {

@@ -33,11 +33,11 @@ use crate::memory::{ChunkHeader, ClockAnchor, Descriptor};
 use crate::reactor::Reactor;
 use crate::shard::act::{self, end_panicked};
 use crate::shard::delivery::{Chunk, Delivery};
-use crate::shard::outlet::{Giving, Outlet};
+use crate::shard::outlet::{Giving, Outlet, Question};
 use crate::shard::produce;
 use crate::shard::reader::refill::{LostStretch, News, Refilled, Wish};
 use crate::shard::{Call, Item, Shard};
-use crate::stream::{GapReason, KindTotals, Totals};
+use crate::stream::{GapReason, KindTotals, Kinds, Totals};
 
 /// One question of the engine, until it is answered.
 pub(super) struct Fetching {
@@ -114,18 +114,16 @@ pub(crate) fn begin<R: Reactor + 'static, O: Outlet<R>>(
     chunks_max: u32,
 ) {
     let seen = shard.engine.seen_before_fetch(subscriber);
-    ask(shard, (subscriber, execution), seqs, chunks_max, seen);
+    let (from_seq, until_seq) = seqs;
+    ask(shard, Question { subscriber, execution, from_seq, until_seq, chunks_max, seen });
 }
 
-/// Begins to answer a question. `seen` is what the subscriber says of the chunks before.
-fn ask<R: Reactor + 'static, O: Outlet<R>>(
-    shard: &mut Shard<R, O>,
-    (subscriber, execution): (SubscriberId, Handle),
-    (from_seq, until_seq): (u64, u64),
-    chunks_max: u32,
-    seen: Option<Totals>,
-) {
-    let kept = act::run_mut(shard, execution).kept.expect("only what is kept is asked for");
+/// Begins to answer a question.
+fn ask<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, question: Question) {
+    let Question { subscriber, execution, from_seq, until_seq, chunks_max, seen } = question;
+    let Some(kept) = act::run_mut(shard, execution).kept else {
+        return O::look_back(shard, question);
+    };
     let Some(keeping) = shard.keeping.as_deref_mut() else { return };
     let (goal, step) = (Goal::Chunks, Step::Soon);
     let fetching =
@@ -151,7 +149,7 @@ pub(crate) fn refill<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>
         assert!(from_seq <= head_seq); // Nothing else is overwritten (S2).
         let until_seq = head_seq + 1;
         let chunks_max = limits::DELIVERY_CHUNKS_MAX;
-        ask(shard, (subscriber, execution), (from_seq, until_seq), chunks_max, seen);
+        ask(shard, Question { subscriber, execution, from_seq, until_seq, chunks_max, seen });
     }
 }
 
@@ -221,6 +219,16 @@ pub(super) fn answer<R: Reactor + 'static, O: Outlet<R>>(
 ) {
     let Some(keeping) = shard.keeping.as_deref_mut() else { return };
     let Fetching { subscriber, execution, from_seq, .. } = keeping.fetches.remove(name as usize);
+    tell(shard, (subscriber, execution), (from_seq, until_seq), result);
+}
+
+/// Tells a subscriber what has become of the stretch `from_seq..until_seq` that was asked for.
+pub(crate) fn tell<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &mut Shard<R, O>,
+    (subscriber, execution): (SubscriberId, Handle),
+    (from_seq, until_seq): (u64, u64),
+    result: Fetched,
+) {
     let Call::Refill(refill) = &shard.sinks[subscriber.0.index as usize].call else {
         shard.tell(Event::Fetched { subscriber, from_seq, until_seq, result });
         return;
@@ -511,27 +519,23 @@ fn give<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, name: u64, 
     let bytes_max = if is_elsewhere { u32::MAX } else { keeping.reads.left_bytes };
     let mut handout = Handout::new(keeping, fetching, run, bytes_max);
     let before_bytes = handout.within.total_bytes;
-    shard.guests.begin_fan_out(&shard.engine, execution);
-    shard.calling = Some(subscriber);
-    let outcome = catch_unwind(AssertUnwindSafe(|| {
-        while let Some(chunk) = handout.next() {
+    let is_whole = give_all(shard, (subscriber, execution), |kinds| {
+        loop {
+            let chunk = handout.next()?;
             let ChunkEntry { seq, kind, length, .. } = chunk.entry;
-            if shard.sinks[subscriber.0.index as usize].kinds.contains(kind) {
+            if kinds.contains(kind) {
                 handout.given.count(length);
                 handout.last_seq = seq;
-                give_chunk(shard, (subscriber, execution), &chunk, handout.within.total_bytes);
+                return Some((chunk, handout.within.total_bytes));
             }
         }
-    }));
-    if let Err(panic) = outcome {
-        end_panicked(shard, panic);
+    });
+    if !is_whole {
         if let Some(keeping) = shard.keeping.as_deref_mut() {
             keeping.fetches.remove(name as usize);
         }
         return;
     }
-    shard.calling = None;
-    O::flush_if_due(shard);
     let Handout { given: mut totals, mut last_seq, within, .. } = handout;
     let mut passed_until_seq = handout.passed_until_seq;
     if passed_until_seq == from_seq {
@@ -553,6 +557,30 @@ fn give<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, name: u64, 
         totals.chunks += 1;
     }
     answer(shard, name, passed_until_seq, Fetched::Given { totals, last_seq });
+}
+
+/// Gives a subscriber the chunks that `next` returns, each with the payload bytes through it. They
+/// are of the kinds that `next` is told. Returns false if the subscriber has panicked.
+pub(crate) fn give_all<'a, R: Reactor + 'static, O: Outlet<R>>(
+    shard: &mut Shard<R, O>,
+    (subscriber, execution): (SubscriberId, Handle),
+    mut next: impl FnMut(Kinds) -> Option<(KeptChunk<'a>, u64)>,
+) -> bool {
+    let kinds = shard.sinks[subscriber.0.index as usize].kinds;
+    shard.guests.begin_fan_out(&shard.engine, execution);
+    shard.calling = Some(subscriber);
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        while let Some((chunk, total_bytes)) = next(kinds) {
+            give_chunk(shard, (subscriber, execution), &chunk, total_bytes);
+        }
+    }));
+    if let Err(panic) = outcome {
+        end_panicked(shard, panic);
+        return false;
+    }
+    shard.calling = None;
+    O::flush_if_due(shard);
+    true
 }
 
 /// Gives a chunk to a subscriber.

@@ -196,8 +196,7 @@ fn bring_in<R: Reactor + 'static, O: Outlet<R>>(
         ..Run::new(id, Producer::Waiting(Guarded::new(Work::Feed)), guest)
     };
     shard.runs[engine_id.slot.index as usize] = Some(run);
-    let keeping = shard.keeping.as_deref_mut().expect("it keeps the execution");
-    keeping.archive.here.insert(id, engine_id);
+    shard.places.insert(id, engine_id);
     shard.pump();
     Ok(())
 }

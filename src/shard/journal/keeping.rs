@@ -367,16 +367,6 @@ impl Keeping {
         self.waiting.retain(|waiting| waiting.execution != execution);
     }
 
-    /// Forgets an execution that was brought back, because the engine has forgotten it.
-    pub fn forget(&mut self, id: ExecutionId) {
-        self.archive.forget(id);
-    }
-
-    /// The id in the engine of an execution that was brought back.
-    pub fn find(&self, id: ExecutionId) -> Option<ExecutionId> {
-        self.archive.find(id)
-    }
-
     /// The last chunk for which the promise is kept; 0 before the first.
     pub fn durable_seq(&self, kept: KeptId) -> Option<u64> {
         self.journal.durable_until(kept).map(|until_seq| until_seq.max(1) - 1)

@@ -32,7 +32,7 @@ mod tests;
 
 pub use config::JournalConfig;
 pub use details::{EndedDetails, GoesOn, OpenedDetails, RESTARTED};
-pub(crate) use fetch::{begin as fetch, refill};
+pub(crate) use fetch::{begin as fetch, give_all, refill, tell as tell_fetched};
 pub use files::{Completed, JournalFiles, PartRead};
 pub(crate) use goes_on::{
     AmendError, OpenKept, ResumeError, amend, is_amended, leave_open, open_kept, published_bytes,
@@ -48,4 +48,4 @@ pub(crate) use late::{audit_late, end_late, has_recorded, ingest_late, shows_onl
 pub use open::{OpenJournalError, open_journal};
 pub(crate) use promise::{has_failed, hurry, is_durable_to, promises_sync};
 pub use recall::Recall;
-pub(crate) use recall::{Described, forgotten_ring, recall};
+pub(crate) use recall::{Described, forgotten_ring, recall, spec_of};

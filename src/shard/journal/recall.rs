@@ -4,9 +4,8 @@
 //! gets an execution that has ended and holds nothing: its subscribers are given everything from
 //! the disk. It is forgotten again after its retention, and can be brought back again.
 //!
-//! In the engine it has another place than its id says. [`Archive`] knows that place.
+//! In the engine it has another place than its id says: `Shard::places` knows it.
 
-use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
@@ -43,7 +42,9 @@ pub enum Recall {
 /// reader on another thread then looks for all of them on the disk.
 pub(crate) fn forgotten_ring<X: GuestRun>(run: &Run<X>, engine: &Engine) -> Option<RingReader> {
     let verdict = engine.verdict(run.handle).filter(|_| run.has_verdict)?;
-    run.kept?;
+    if !run.has_history() {
+        return None;
+    }
     let lease = Lease::heap(Geometry::of_class(limits::RING_CLASS_BYTES[0]));
     let Verdict { head_seq, totals: kinds, .. } = verdict;
     let total_bytes = kinds.of(Kinds::ALL).bytes;
@@ -52,11 +53,9 @@ pub(crate) fn forgotten_ring<X: GuestRun>(run: &Run<X>, engine: &Engine) -> Opti
     Some(RingWriter::starting(lease, anchor, &start).reader())
 }
 
-/// The executions that were brought back, and those that are on their way.
+/// The executions that are on their way from the disk.
 #[derive(Default)]
 pub(super) struct Archive {
-    /// The id of the engine for the id that everybody else knows.
-    pub here: HashMap<ExecutionId, ExecutionId>,
     on_their_way: Vec<Recalling>,
     /// Executions that found no place, until they are asked for again.
     without_place: Vec<ExecutionId>,
@@ -75,18 +74,6 @@ struct Recalling {
 /// Number of times that a record is read before it counts as damaged.
 const ATTEMPTS_MAX: u32 = 3;
 
-impl Archive {
-    /// The id of the engine for an execution that was brought back.
-    pub fn find(&self, id: ExecutionId) -> Option<ExecutionId> {
-        self.here.get(&id).copied()
-    }
-
-    /// Forgets an execution that the engine has forgotten.
-    pub fn forget(&mut self, id: ExecutionId) {
-        self.here.remove(&id);
-    }
-}
-
 /// The names of reads for records have this bit. The other bits are the number of the execution in
 /// the journal.
 pub(super) const RECORD_BIT: u64 = 1 << 63;
@@ -96,13 +83,10 @@ pub(crate) fn recall<R: Reactor + 'static, O: Outlet<R>>(
     shard: &mut Shard<R, O>,
     id: ExecutionId,
 ) -> Result<Recall, NotFound> {
-    if shard.engine.is_known(id) {
+    if shard.engine.is_known(id) || shard.places.contains_key(&id) {
         return Ok(Recall::Here);
     }
     let keeping = shard.keeping.as_deref_mut().ok_or(NotFound)?;
-    if keeping.archive.here.contains_key(&id) {
-        return Ok(Recall::Here);
-    }
     let without_place = &mut keeping.archive.without_place;
     if let Some(at) = without_place.iter().position(|other| *other == id) {
         without_place.swap_remove(at);
@@ -274,7 +258,7 @@ fn is_of(run: &KeptRun<'_>, kinds: &[RunKind], kept: KeptId) -> bool {
 }
 
 /// The tool of an execution from the disk.
-pub(super) fn spec_of<R: Reactor + 'static, O: Outlet<R>>(
+pub(crate) fn spec_of<R: Reactor + 'static, O: Outlet<R>>(
     shard: &Shard<R, O>,
     name: &str,
     (has_parts, is_relayed): (bool, bool),
@@ -323,8 +307,7 @@ fn bring_back<R: Reactor + 'static, O: Outlet<R>>(
         ..Run::new(id, Producer::Gone, guest)
     };
     shard.runs[engine_id.slot.index as usize] = Some(run);
-    let keeping = shard.keeping.as_deref_mut().expect("it has just been read from it");
-    keeping.archive.here.insert(id, engine_id);
+    shard.places.insert(id, engine_id);
     shard.pump();
     Some(())
 }

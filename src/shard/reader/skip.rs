@@ -10,7 +10,7 @@ use super::{Flaw, Link, Next, Subscriber};
 use crate::engine::policy::{self, Owed, fetches, is_near};
 use crate::memory::{FinalRecord, LeaveReason, Poll, TailTotals};
 use crate::shard::delivery::{detach_of_code, outcome_of_code};
-use crate::stream::{DetachReason, Gap, GapReason, Policy, Totals};
+use crate::stream::{DetachReason, Gap, GapReason, Kind, KindTotals, Policy, Totals};
 use crate::trace::probe;
 
 /// Highest number of a chunk. No ring of ours gets that far. In another process's ring it would
@@ -233,6 +233,29 @@ impl<L: Link> Subscriber<L> {
             }
         }
         Some(seen)
+    }
+
+    /// Totals of all chunks before its next one, by kind, as the ring counts them. `None` if the
+    /// ring has moved on meanwhile, or has not come there yet.
+    #[allow(dead_code, reason = "only the mirror of a node uses it")]
+    pub(crate) fn kinds_before_next(&self) -> Option<KindTotals> {
+        let reader = &self.link.shared().reader;
+        let next_seq = self.cursor.next_seq;
+        let TailTotals { tail_seq, mut kinds } = reader.tail_totals()?;
+        if tail_seq > next_seq {
+            return None;
+        }
+        for seq in tail_seq..next_seq {
+            let Poll::Ready(descriptor) = reader.poll(seq) else { return None };
+            kinds.count(Kind::new(descriptor.header.kind)?, descriptor.length);
+        }
+        Some(kinds)
+    }
+
+    /// True if it is given chunks from the disk that the ring no longer holds.
+    #[allow(dead_code, reason = "only the mirror of a node uses it")]
+    pub(crate) fn reads_disk(&self) -> bool {
+        self.link.refill().is_some()
     }
 
     /// Tells the shard whether it is level, if that has changed. Under `block` it gates the
