@@ -15,6 +15,7 @@ use crate::reactor::{AnyReactor, ConnectionId, Reactor, SocketLimits};
 use crate::server::agents::{Agent, Agents};
 use crate::server::archive::{self, Archive, KeptTask};
 use crate::server::calls::Keys;
+use crate::server::cluster::{Cluster, ClusterLine};
 use crate::server::conversations::Conversations;
 use crate::server::durable::{Durable, StreamPaths};
 use crate::server::executions::{EndedExecutions, KeptAnswers};
@@ -32,11 +33,13 @@ use crate::server::workers::Workers;
 use crate::server::workers::open_call::OpenCall;
 use crate::server::{
     AgentSettings, Log, NamedDoors, OutgoingConfig, Places, Spans, UpstreamMeter, agents, calls,
-    conversations, durable, executions, hub, mcp, outgoing, peers, records, shm, subscriptions,
-    turn, workers,
+    cluster, conversations, durable, executions, hub, mcp, outgoing, peers, records, shm,
+    subscriptions, turn, workers,
 };
 use crate::shard::delivery::{Chunk, Delivery};
-use crate::shard::outlet::{Giving, GuestRun, GuestWork, Outlet, OutsideReader, ShardEvent};
+use crate::shard::outlet::{
+    Giving, GuestRun, GuestWork, Outlet, OutsideReader, Question, ShardEvent,
+};
 use crate::shard::run::{Producer, Remote, Run, Seat};
 use crate::shard::{ExecuteError, ExecuteOptions, Shard, ShardConfig, ShardHandle, ShardThread};
 use crate::stream::DetachReason;
@@ -128,6 +131,8 @@ pub struct GuestConfig {
     pub agents: AgentSettings,
     /// The settings for connections to servers of models: names and trusted certificates.
     pub outgoing: OutgoingConfig,
+    /// The way to the cluster of which this server is a node; `None`: it is alone.
+    pub cluster: Option<Arc<dyn ClusterLine>>,
     /// False for a shard that only has what an earlier server with more shards has left in its
     /// journal. It listens nowhere, and clients reach it through the others. Such shards come after
     /// all others.
@@ -155,6 +160,7 @@ impl Default for GuestConfig {
             webhook_networks: Networks::default(),
             agents: AgentSettings::default(),
             outgoing: OutgoingConfig::default(),
+            cluster: None,
             listens: true,
         }
     }
@@ -195,7 +201,9 @@ pub struct Guests<R: Reactor + 'static> {
     pub(in crate::server) conversations: Conversations,
     /// The executions that have ended and are kept on disk.
     pub(in crate::server) archive: Archive,
-    /// The calls that wait for executions from the disk.
+    /// The executions of other nodes of a cluster.
+    pub(in crate::server) cluster: Cluster,
+    /// The calls that wait for executions from the disk, or from another node.
     pub(in crate::server) recalls: Recalls,
     /// The answers that wait for the disk.
     pub(in crate::server) kept_answers: KeptAnswers,
@@ -265,10 +273,12 @@ impl<R: Reactor + 'static> Guests<R> {
         now: Instant,
     ) -> std::io::Result<Guests<R>> {
         let guests = config.guests.clone();
+        let is_node = guests.cluster.is_some();
         Ok(Guests {
             mcp: Mcp::new(&guests, config.engine.shard, now)?,
             conversations: guests.conversations.unwrap_or_default(),
             archive: Archive::default(),
+            cluster: Cluster::new(guests.cluster),
             recalls: Recalls::default(),
             subscriptions: Subscriptions::new(guests.subscription_key, guests.webhook_networks),
             kept_answers: KeptAnswers::default(),
@@ -286,7 +296,7 @@ impl<R: Reactor + 'static> Guests<R> {
             #[cfg(not(feature = "tls"))]
             tls: None,
             opened: Vec::new(),
-            peers: Peers::new(),
+            peers: Peers::new(is_node),
             hub: Hub::closed(now),
             outgoing_config: guests.outgoing,
             outgoing: None,
@@ -358,6 +368,9 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
         if shard.guests.peers.has_mourned() {
             turn::settle_deaths(shard);
         }
+        if shard.guests.cluster.has_news() {
+            cluster::settle(shard);
+        }
         if shard.guests.recalls.has_any() {
             recall::settle(shard);
         }
@@ -391,7 +404,7 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
         let has_awake = self.peers.remotes().has_awake();
         #[cfg(any(test, fuzzing))]
         let has_awake = has_awake || self.peers.has_late();
-        has_awake || self.agents.has_news()
+        has_awake || self.agents.has_news() || self.cluster.is_busy()
     }
 
     #[inline]
@@ -490,6 +503,7 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
 
     fn on_opened(shard: &mut ServerShard<R>, id: ExecutionId) {
         calls::enter_thread(shard, id);
+        cluster::note_opened(shard, id);
     }
 
     fn describe(&self, run: &ServedRun) -> Value {
@@ -501,11 +515,17 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
     }
 
     fn on_leased(shard: &mut ServerShard<R>, execution: Handle) {
-        shm::open_named(shard, execution.index);
+        if !shard.run_mut(execution).is_replica {
+            shm::open_named(shard, execution.index);
+        }
     }
 
     fn on_fed(shard: &mut ServerShard<R>, execution: Handle) {
         let run = shard.run_mut(execution);
+        if run.is_replica {
+            let id = run.id;
+            return cluster::note_room(shard, id);
+        }
         if run.guest.door.as_ref().is_some_and(|door| door.is_for_producer()) {
             run.producer = Producer::Outside;
             shm::let_producer_begin(shard, execution);
@@ -537,6 +557,10 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
             Producer::Feed if was_blocked && run.guest.is_remote => {
                 let id = run.id;
                 shard.guests.workers.note_room(id);
+            }
+            Producer::Feed if was_blocked && run.is_replica => {
+                let id = run.id;
+                cluster::note_room(shard, id);
             }
             Producer::Feed if was_blocked && run.guest.stream.is_some() => {
                 durable::note_room(shard, execution);
@@ -578,12 +602,20 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
         let id = shard.run_mut(execution).id;
         shard.guests.durable.note_ended(id);
         workers::note_call_ended(shard, execution, verdict.outcome);
+        if shard.run_mut(execution).is_replica {
+            return; // Its owner counts it.
+        }
         let took = executions::count_ended(shard, execution, verdict.outcome);
         records::log_ended(shard, execution, verdict, took);
     }
 
     fn on_released(&mut self, execution: Handle) {
         self.doors.forget_producer(execution.index);
+        self.cluster.note_released(execution);
+    }
+
+    fn look_back(shard: &mut ServerShard<R>, question: Question) {
+        cluster::look_back(shard, question);
     }
 
     fn has_fixed_rings(&self) -> bool {
@@ -650,6 +682,7 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
         shm::lines::audit_lines(hub);
         shard.guests.peers.audit(hub);
         workers::audit_calls(shard);
+        Cluster::audit(shard);
         shm::audit_doors(shard);
         agents::audit_agents(shard);
         if let Some(outgoing) = &shard.guests.outgoing {

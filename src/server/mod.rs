@@ -12,7 +12,8 @@
 //! - `workers`: tools whose work is done by clients;
 //! - `agents`: runs of models, and `outgoing`: connections to the servers of models;
 //! - `shm`: processes that share memory;
-//! - `peers`: the other shards of the server.
+//! - `peers`: the other shards of the server;
+//! - `cluster`: the other nodes.
 //!
 //! A guest calls those below it only; `tests/tidy/guests.rs` has the order. `turn` joins them.
 //! `guests.rs` is all that the shard knows of them. `launch.rs` starts the shards of
@@ -23,6 +24,7 @@ mod agents;
 mod api;
 mod archive;
 mod calls;
+mod cluster;
 mod conversations;
 mod durable;
 mod ends;
@@ -67,6 +69,8 @@ pub use crate::trace::{Level, LogFormat, Record, Span};
 pub use agents::{
     AgentRun, AgentSettings, AgentSteps, AgentStream, ModelError, ModelSettings, ToolChoice,
 };
+#[doc(hidden)] // The thread of a node uses it.
+pub use cluster::{ClusterLine, Found, FromCluster, Located, Mirrored, ReaderName, ToCluster};
 pub use conversations::Conversations;
 pub use durable::StreamPaths;
 pub use ends::{ShardEnd, ShardEnds};

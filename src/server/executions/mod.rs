@@ -242,7 +242,7 @@ pub(in crate::server) fn spec_of<R: Reactor + 'static>(
     let run = shard.run_of(execution);
     let default = run.and_then(|run| run.guest.policy).unwrap_or_else(|| {
         let tool = run.and_then(|run| run.tool.as_deref());
-        unchosen_policy(tool, run.is_some_and(|run| run.kept.is_some()))
+        unchosen_policy(tool, run.is_some_and(|run| run.has_history()))
     });
     let spec = delivery_options.spec(default, from);
     // The last bytes may be lost with the connection. The client resumes for them.

@@ -205,7 +205,7 @@ fn find_stream<R: Reactor + 'static>(
     }
     let spec = shard.tool_of(id).cloned().ok_or_else(unknown)?;
     let place = Some(place_for_stream(shard, owner)?);
-    let is_kept = shard.run_of(id).is_some_and(|run| run.kept.is_some());
+    let is_kept = shard.run_of(id).is_some_and(|run| run.has_history());
     let goes_on_at = offset.filter(|_| is_kept).unwrap_or(0);
     let keep = KeptOutput {
         execution: Some(id),

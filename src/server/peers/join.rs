@@ -77,6 +77,8 @@ impl Wanted {
 pub(in crate::server) struct Joining {
     pub follow: Follow,
     pub parts: Parts,
+    /// The shard of each execution.
+    pub homes: SmallVec<[usize; 1]>,
 }
 
 impl Joining {
@@ -89,8 +91,8 @@ impl Joining {
 
     /// Refuses what a shard was asked for, because it has died.
     pub fn refuse(&mut self, peer: u8) {
-        let wanted = self.follow.executions.iter().map(|(execution, _)| execution.shard);
-        for (part, _) in self.parts.iter_mut().zip(wanted).filter(|(_, home)| *home == peer) {
+        let parts = self.parts.iter_mut().zip(&self.homes);
+        for (part, _) in parts.filter(|(_, home)| **home == usize::from(peer)) {
             *part = Some(Part::Refused(ApiError::shards_dead(&[peer])));
         }
     }
@@ -106,7 +108,7 @@ pub(in crate::server) fn is_apart<R: Reactor + 'static>(
     shard: &ServerShard<R>,
     execution: ExecutionId,
 ) -> bool {
-    let home = usize::from(execution.shard);
+    let home = peers::home_of(shard, execution.shard);
     home != peers::own_index(shard) && home < shard.guests.peers.count()
 }
 
@@ -122,7 +124,7 @@ pub(in crate::server) fn begin_joining<R: Reactor + 'static>(
     for home in 0..shard.guests.peers.count() {
         let all = follow.executions.iter().enumerate();
         let executions: Vec<_> = all
-            .filter(|(_, (execution, _))| usize::from(execution.shard) == home)
+            .filter(|(_, (execution, _))| peers::home_of(shard, execution.shard) == home)
             .filter(|(_, (execution, _))| is_apart(shard, *execution))
             .map(|(at, &(execution, from))| (at, execution, from))
             .collect();
@@ -149,7 +151,9 @@ pub(in crate::server) fn begin_joining<R: Reactor + 'static>(
     hub.connection(id).expect("its request is being answered").doing = Doing::Joining;
     hub.set_timer(id, Some((Timer::Join, until)));
     let parts = follow.executions.iter().map(|_| None).collect();
-    let joining = Joining { follow: follow.clone(), parts };
+    let all = follow.executions.iter();
+    let homes = all.map(|(execution, _)| peers::home_of(shard, execution.shard)).collect();
+    let joining = Joining { follow: follow.clone(), parts, homes };
     shard.guests.peers.open.insert(ticket, id, awaited, Subject::Join(joining));
     Answered::Later
 }

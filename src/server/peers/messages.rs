@@ -18,6 +18,7 @@ use smallvec::SmallVec;
 use crate::base::Principal;
 use crate::endpoint::ApiCall;
 use crate::reactor::{ConnectionId, Reactor};
+use crate::server::cluster::FromCluster;
 use crate::server::durable::Key;
 use crate::server::mcp::SessionName;
 use crate::server::peers::gather::{self, Gathering};
@@ -49,6 +50,8 @@ pub enum ToPeer {
     Notify(SessionName, Vec<u8>),
     /// Memory that the shard has ordered, by the number of the order.
     Bought(u64, Box<Bought>),
+    /// A message of the thread that has the connection to the cluster.
+    Cluster(Box<FromCluster>),
     /// Streams have moved that subscriptions of the shard may wait for.
     StreamsMoved,
     /// A message about a wake, for the stream of this owner and this path.
@@ -266,6 +269,7 @@ impl fmt::Debug for ToPeer {
                 write!(out, "Notify({session}, {} bytes)", bytes.len())
             }
             ToPeer::Bought(number, _) => write!(out, "Bought({number})"),
+            ToPeer::Cluster(message) => write!(out, "Cluster({})", message.name()),
             ToPeer::StreamsMoved => out.write_str("StreamsMoved"),
             ToPeer::Wake(key, message) => {
                 write!(out, "Wake({:?}, {} bytes)", key.path, message.len())

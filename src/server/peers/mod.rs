@@ -37,6 +37,8 @@ pub(in crate::server) struct Peers<R: Reactor + 'static> {
     mailboxes: Vec<Mailbox<R, Guests<R>>>,
     /// Number of shards that listen: the first ones.
     listening_count: usize,
+    /// True if ids can be those of other nodes, with numbers of shards that this server lacks.
+    is_node: bool,
     /// The numbers of the shards that have died, in order.
     dead: Vec<u8>,
     /// Those of them whose open questions are not settled.
@@ -52,11 +54,12 @@ pub(in crate::server) struct Peers<R: Reactor + 'static> {
 }
 
 impl<R: Reactor + 'static> Peers<R> {
-    /// Creates the table of a shard that is alone.
-    pub fn new() -> Peers<R> {
+    /// Creates the table of a shard that is alone. `is_node` is true on a node of a cluster.
+    pub fn new(is_node: bool) -> Peers<R> {
         Peers {
             mailboxes: Vec::new(),
             listening_count: 0,
+            is_node,
             dead: Vec::new(),
             mourned: Vec::new(),
             open: OpenQuestions::default(),
@@ -216,6 +219,19 @@ pub(in crate::server) fn set_peers(
 /// Returns the number of this shard.
 pub(in crate::server) fn own_index<R: Reactor + 'static>(shard: &ServerShard<R>) -> usize {
     usize::from(shard.engine.limits().shard)
+}
+
+/// Returns the shard for the executions whose ids have this number of a shard. The ids of other
+/// nodes of a cluster can have numbers that this server does not have.
+pub(in crate::server) fn home_of<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    number: u8,
+) -> usize {
+    let (number, count) = (usize::from(number), shard.guests.peers.count());
+    match number < count || count == 0 || !shard.guests.peers.is_node {
+        true => number,
+        false => number % count,
+    }
 }
 
 /// Returns the error for a shard that accepts no command.

@@ -73,7 +73,7 @@ pub(in crate::server) fn on_joined<R: Reactor + 'static>(
     joining: Joining,
 ) {
     let hub = &mut shard.guests.hub;
-    let Joining { follow, parts } = joining;
+    let Joining { follow, parts, .. } = joining;
     hub.connection(id).expect("Q1").doing = Doing::Requests;
     hub.set_timer(id, None);
     let answered = match hub.is_draining() {

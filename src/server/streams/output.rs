@@ -36,7 +36,7 @@ pub(in crate::server) fn send_output<R: Reactor + 'static>(
         Err(error) => return hub::answer_error(shard, id, &error.into()),
         Ok(status) => status,
     };
-    let is_kept = shard.run_of(execution).is_some_and(|run| run.kept.is_some());
+    let is_kept = shard.run_of(execution).is_some_and(|run| run.has_history());
     if status.tail_seq > 1 && !is_kept {
         return hub::answer_error(shard, id, &beginning_is_gone(&status));
     }

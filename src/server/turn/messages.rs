@@ -4,7 +4,7 @@ use crate::reactor::Reactor;
 use crate::server::peers::join::Wanted;
 use crate::server::peers::{Answer, Question, Subject, Ticket, ToPeer};
 use crate::server::turn::{moves, parts, recall};
-use crate::server::{ServerShard, calls, mcp, peers, shm, streams, subscriptions};
+use crate::server::{ServerShard, calls, cluster, mcp, peers, shm, streams, subscriptions};
 
 /// Handles a message.
 pub(in crate::server) fn on_message<R: Reactor + 'static>(
@@ -31,6 +31,7 @@ pub(in crate::server) fn on_message<R: Reactor + 'static>(
         ToPeer::SessionEnded(session) => mcp::end_far_session(shard, session),
         ToPeer::Notify(session, bytes) => mcp::tell_session_here(shard, session, &bytes),
         ToPeer::Bought(number, bought) => shm::take_in_memory(shard, number, *bought),
+        ToPeer::Cluster(message) => cluster::on_message(shard, *message),
         ToPeer::StreamsMoved => {} // The turn looks at them at its end.
         ToPeer::Wake(key, message) => subscriptions::wake_here(shard, &key, message),
         ToPeer::Died(peer) => {

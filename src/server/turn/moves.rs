@@ -21,7 +21,7 @@ pub(in crate::server) fn home_of<R: Reactor + 'static>(
     call: &ApiCall,
 ) -> Option<usize> {
     let home = match call.home() {
-        Some(home) => usize::from(home),
+        Some(home) => peers::home_of(shard, home),
         None => workshop_of(shard, id, call).or_else(|| named_home(shard, id, call))?,
     };
     (home != peers::own_index(shard) && home < shard.guests.peers.count()).then_some(home)

@@ -1,11 +1,11 @@
-//! Calls that wait for the disk.
+//! Calls that wait for the disk, or for another node.
 //!
 //! A call may name executions that only the disk has. The engine has forgotten them, or they are
-//! from before a restart. Their records are read first, and the call waits meanwhile
-//! ([`Doing::Recalling`]), with a timer. It is carried out like any other once all of them were
-//! brought back. The questions of other shards wait in the same list. A request of the Model
-//! Context Protocol may also wait until the output of such an execution was read
-//! (`mcp/recalled.rs`).
+//! from before a restart. Or another node of the cluster has them. Their records are read first,
+//! and the call waits meanwhile ([`Doing::Recalling`]), with a timer. It is carried out like any
+//! other once all of them were brought back. The questions of other shards wait in the same list.
+//! A request of the Model Context Protocol may also wait until the output of such an execution was
+//! read (`mcp/recalled.rs`).
 
 use smallvec::SmallVec;
 
@@ -13,11 +13,12 @@ use crate::base::{ExecutionId, Principal};
 use crate::endpoint::{ApiCall, ConnectionStep};
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor};
+use crate::server::cluster::Lookup;
 use crate::server::hub::connection::{Doing, Timer};
 use crate::server::peers::join::Wanted;
 use crate::server::peers::{Ticket, join};
 use crate::server::turn::{messages, sockets};
-use crate::server::{ServerShard, durable, executions, hub, mcp, peers, streams};
+use crate::server::{ServerShard, cluster, durable, executions, hub, mcp, peers, streams};
 use crate::shard::Recall;
 
 /// The calls that wait for executions from the disk.
@@ -51,7 +52,7 @@ pub(in crate::server) fn ready_call<R: Reactor + 'static>(
     id: ConnectionId,
     call: ApiCall,
 ) -> Option<ApiCall> {
-    if !shard.has_journal() {
+    if !shard.has_journal() && !shard.guests.cluster.is_on() {
         return Some(call);
     }
     let principal = hub::principal_of(shard, id);
@@ -188,6 +189,7 @@ fn recall_wanted<R: Reactor + 'static>(shard: &mut ServerShard<R>, wanted: &Want
 }
 
 /// Asks for these executions, as far as they belong to the principal. Others are not found later.
+/// One that the disk does not have may be one of another node.
 fn recall_all<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     named: &[ExecutionId],
@@ -198,7 +200,15 @@ fn recall_all<R: Reactor + 'static>(
         let guests = &shard.guests;
         let entry = guests.archive.get(execution);
         let is_own = entry.is_some_and(|entry| entry.is_owned_by(principal, &guests.access));
-        if !is_own || peers::is_apart(shard, execution) {
+        if peers::is_apart(shard, execution) {
+            continue;
+        }
+        if !is_own {
+            match cluster::locate(shard, execution, principal) {
+                Lookup::Soon => recalled = Recall::Soon,
+                Lookup::Later => return Recall::Later,
+                Lookup::Here | Lookup::Nowhere => {}
+            }
             continue;
         }
         let mut found = shard.recall(execution);

@@ -10,7 +10,7 @@ use crate::server::hub::Beat;
 use crate::server::hub::clock::earlier;
 use crate::server::hub::connection::Timer;
 use crate::server::turn::{recall, sockets};
-use crate::server::{ServerShard, calls, durable, mcp, outgoing, subscriptions, workers};
+use crate::server::{ServerShard, calls, cluster, durable, mcp, outgoing, subscriptions, workers};
 
 /// Handles a limited number of expired timers. The rest waits for the next turns, so that
 /// chunks are not delayed.
@@ -66,6 +66,7 @@ pub(in crate::server) fn fire_timers<R: Reactor + 'static>(shard: &mut ServerSha
     outgoing::fire_outgoing_timers(shard);
     durable::fire_deadlines(shard);
     subscriptions::fire_deadlines(shard);
+    cluster::fire_deadlines(shard);
 }
 
 impl<R: Reactor + 'static> Guests<R> {
@@ -76,7 +77,11 @@ impl<R: Reactor + 'static> Guests<R> {
         let here = earlier(self.hub.next_deadline(), self.workers.next_deadline());
         let there = earlier(self.peers.remotes().next_deadline(), self.mcp.next_deadline());
         let streams = earlier(self.durable.next_deadline(), self.subscriptions.next_deadline());
-        earlier(earlier(here, there), earlier(outgoing, streams))
+        let near = earlier(earlier(here, there), earlier(outgoing, streams));
+        match self.cluster.is_on() {
+            true => earlier(near, self.cluster.next_deadline()),
+            false => near,
+        }
     }
 
     /// Wakes the readers of other shards' rings whose connections take bytes again.

@@ -1,0 +1,254 @@
+//! Chunks of replicas for those who come late: the questions that a disk would answer otherwise.
+//!
+//! The thread of the node reads the log for each subscriber, from its next chunk on. A part of it
+//! waits here. The subscriber takes that run by run, and the next part is read when all of it was
+//! taken. A gap in the log comes with its counts, and is told as it is.
+
+use std::collections::VecDeque;
+
+use super::port::ReaderName;
+use super::{ToCluster, replicas};
+use crate::base::{ExecutionId, SubscriberId};
+use crate::cluster::follow::LogGap;
+use crate::cluster::piece::Piece;
+use crate::engine::{Fetched, Log};
+use crate::journal::block::Run;
+use crate::limits;
+use crate::reactor::Reactor;
+use crate::server::{ServerShard, peers};
+use crate::shard::outlet::Question;
+use crate::stream::{GapReason, Kinds, Totals};
+
+/// A subscriber that is given chunks of a log.
+pub(super) struct Reader {
+    name: ReaderName,
+    execution: ExecutionId,
+    /// The last chunk that it reads: the log had that one when it began.
+    last_seq: u64,
+    /// The question that is not answered.
+    question: Option<Question>,
+    pieces: VecDeque<Piece>,
+    /// True if the next part was asked for.
+    is_asked: bool,
+    /// True if nothing follows.
+    is_all: bool,
+}
+
+/// Takes a question for chunks of a replica.
+pub(in crate::server) fn look_back<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    question: Question,
+) {
+    let execution = shard.run_mut(question.execution).id;
+    let subscriber = question.subscriber;
+    let cluster = &mut shard.guests.cluster;
+    let goes_on = cluster.readers.get(&subscriber).is_some_and(|reader| {
+        let first = reader.pieces.front().map(|piece| seqs_of(piece).0);
+        reader.execution == execution
+            && question.from_seq <= reader.last_seq
+            && first.is_none_or(|first| first <= question.from_seq)
+    });
+    if !goes_on {
+        begin(shard, execution, &question);
+    }
+    let cluster = &mut shard.guests.cluster;
+    if let Some(reader) = cluster.readers.get_mut(&subscriber) {
+        assert!(reader.question.is_none()); // K2
+        reader.question = Some(question);
+        cluster.to_answer.push_back(subscriber);
+        shard.worked = true;
+    }
+}
+
+/// Begins to read for a subscriber.
+fn begin<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    execution: ExecutionId,
+    question: &Question,
+) {
+    let (now, home) = (shard.now, peers::own_index(shard) as u8);
+    let cluster = &mut shard.guests.cluster;
+    let log = cluster.replicas.get(&execution).map(replicas::Replica::log);
+    let (owner, until) = log.expect("K1");
+    cluster.reader_count += 1;
+    let name = ReaderName { shard: home, number: cluster.reader_count };
+    let reader = Reader {
+        name,
+        execution,
+        last_seq: until.position.all.chunks,
+        question: None,
+        pieces: VecDeque::new(),
+        is_asked: true,
+        is_all: false,
+    };
+    if let Some(before) = cluster.readers.insert(question.subscriber, reader) {
+        cluster.send(ToCluster::StopReading(before.name), now);
+    }
+    let (from_seq, until) = (question.from_seq, Box::new(until));
+    cluster.send(ToCluster::Read { reader: name, execution, owner, from_seq, until }, now);
+}
+
+/// Takes a part of what was read.
+pub(super) fn on_old<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    name: ReaderName,
+    pieces: Vec<Piece>,
+    is_all: bool,
+) {
+    let cluster = &mut shard.guests.cluster;
+    let found = cluster.readers.iter_mut().find(|(_, reader)| reader.name == name);
+    let Some((&subscriber, reader)) = found else { return }; // Its subscriber has left.
+    (reader.is_asked, reader.is_all) = (false, is_all);
+    reader.pieces.extend(pieces.into_iter().filter(|piece| seqs_of(piece).1 > 0));
+    if reader.question.is_some() {
+        cluster.to_answer.push_back(subscriber);
+        shard.worked = true;
+    }
+}
+
+/// The first chunk of a part, and one past its last; zeros if it is not about chunks.
+fn seqs_of(piece: &Piece) -> (u64, u64) {
+    match piece {
+        Piece::Chunks(buffer) => seqs_of_run(&buffer.run()),
+        Piece::Gap(LogGap { before, after, .. }) => {
+            (before.of(Kinds::ALL).chunks + 1, after.of(Kinds::ALL).chunks + 1)
+        }
+        Piece::Note(_) | Piece::End(_) => (0, 0),
+    }
+}
+
+fn seqs_of_run(run: &Run<'_>) -> (u64, u64) {
+    let first_seq = run.header.first_seq;
+    (first_seq, first_seq + u64::from(run.header.count))
+}
+
+/// Answers the questions that can be answered, as far as a turn may.
+pub(super) fn answer<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
+    let mut left_bytes = limits::JOURNAL_GIVEN_BYTES_MAX as usize;
+    while left_bytes > 0
+        && let Some(subscriber) = shard.guests.cluster.to_answer.pop_front()
+    {
+        let given_bytes = answer_one(shard, subscriber);
+        left_bytes = left_bytes.saturating_sub(given_bytes.max(1));
+    }
+}
+
+/// Answers one question, if it can be answered. Returns the number of bytes that were given.
+fn answer_one<R: Reactor + 'static>(shard: &mut ServerShard<R>, subscriber: SubscriberId) -> usize {
+    let now = shard.now;
+    let cluster = &mut shard.guests.cluster;
+    let Some(reader) = cluster.readers.get_mut(&subscriber) else { return 0 };
+    let Some(question) = reader.question else { return 0 };
+    while reader.pieces.front().is_some_and(|piece| seqs_of(piece).1 <= question.from_seq) {
+        reader.pieces.pop_front();
+    }
+    let Some(piece) = reader.pieces.pop_front() else {
+        if reader.is_all {
+            // The log had it before, and has it no more.
+            reader.question = None;
+            lose(shard, &question, (question.until_seq, GapReason::Corrupt), None);
+        } else if !std::mem::replace(&mut reader.is_asked, true) {
+            let name = reader.name;
+            cluster.send(ToCluster::ReadMore(name), now);
+        }
+        return 0;
+    };
+    reader.question = None;
+    if !shard.is_seated(subscriber) {
+        forget(shard, subscriber);
+        return 0;
+    }
+    let given_bytes = match &piece {
+        Piece::Chunks(buffer) => give(shard, &question, &buffer.run()),
+        Piece::Gap(gap) => {
+            lose_gap(shard, &question, gap);
+            0
+        }
+        Piece::Note(_) | Piece::End(_) => unreachable!("it is not about chunks"),
+    };
+    // It may have a rest, and the next question says so.
+    if let Some(reader) = shard.guests.cluster.readers.get_mut(&subscriber) {
+        reader.pieces.push_front(piece);
+    }
+    given_bytes
+}
+
+/// Gives the chunks of a run, as many as were asked for. Returns the number of their bytes.
+fn give<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    question: &Question,
+    run: &Run<'_>,
+) -> usize {
+    let &Question { from_seq, until_seq, chunks_max, .. } = question;
+    let (first_seq, _) = seqs_of_run(run);
+    if first_seq > from_seq {
+        lose(shard, question, (first_seq.min(until_seq), GapReason::Corrupt), None);
+        return 0;
+    }
+    let mut chunks = run.chunks().map(|chunk| chunk.expect("the record was checked"));
+    let mut total_bytes = run.header.bytes_before;
+    let (mut given, mut last_seq, mut passed_seq) = (Totals::ZERO, 0, from_seq);
+    let is_whole = shard.give_old(question, |kinds| {
+        while given.chunks < chunks_max.into() {
+            let chunk = chunks.next().filter(|chunk| chunk.entry.seq < until_seq)?;
+            let seq = chunk.entry.seq;
+            total_bytes += u64::from(chunk.entry.length);
+            if seq >= from_seq {
+                passed_seq = seq + 1;
+                if kinds.contains(chunk.entry.kind) {
+                    given.count(chunk.entry.length);
+                    last_seq = seq;
+                    return Some((chunk, total_bytes));
+                }
+            }
+        }
+        None
+    });
+    if is_whole {
+        assert!(passed_seq > from_seq); // It begins with the chunk that was asked for.
+        let result = Fetched::Given { totals: given, last_seq };
+        shard.answer_question(question, passed_seq, result);
+    }
+    given.bytes as usize
+}
+
+/// Tells a subscriber of a gap in the log.
+fn lose_gap<R: Reactor + 'static>(shard: &mut ServerShard<R>, question: &Question, gap: &LogGap) {
+    let (first_seq, behind_seq) = seqs_of(&Piece::Gap(*gap));
+    let tail_seq = shard.engine.log(question.execution).map_or(0, Log::tail_seq);
+    let until_seq = behind_seq.min(question.until_seq.max(tail_seq));
+    // What is known of a gap is known of the whole.
+    let is_whole = first_seq == question.from_seq && until_seq == behind_seq;
+    lose(shard, question, (until_seq, gap.reason), is_whole.then_some(gap));
+}
+
+/// Tells a subscriber that it will not be given the chunks before `until_seq`. Without the counts
+/// of a gap, all of them count, and no bytes.
+fn lose<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    question: &Question,
+    (until_seq, reason): (u64, GapReason),
+    gap: Option<&LogGap>,
+) {
+    let kinds = shard.kinds_of(question.subscriber);
+    let totals = match gap {
+        Some(LogGap { before, after, .. }) => after.of(kinds) - before.of(kinds),
+        None => Totals { chunks: until_seq - question.from_seq, bytes: 0 },
+    };
+    shard.answer_question(question, until_seq, Fetched::Lost { reason, totals });
+}
+
+fn forget<R: Reactor + 'static>(shard: &mut ServerShard<R>, subscriber: SubscriberId) {
+    let now = shard.now;
+    let cluster = &mut shard.guests.cluster;
+    if let Some(reader) = cluster.readers.remove(&subscriber) {
+        cluster.send(ToCluster::StopReading(reader.name), now);
+    }
+}
+
+/// Forgets the readers whose subscribers have left.
+pub(super) fn forget_gone<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
+    let all = shard.guests.cluster.readers.keys();
+    let gone: Vec<SubscriberId> = all.filter(|id| !shard.is_seated(**id)).copied().collect();
+    gone.into_iter().for_each(|subscriber| forget(shard, subscriber));
+}

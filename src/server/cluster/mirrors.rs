@@ -1,0 +1,70 @@
+//! Executions of this node that begin to be mirrored.
+//!
+//! The mirror is a reader on another thread. It begins when the execution runs, and not earlier:
+//! it must not count as the subscriber that a tool waits for. It gates nobody.
+
+use super::{Mirrored, ToCluster};
+use crate::base::ExecutionId;
+use crate::cluster::directory::{Entry, EntryState};
+use crate::cluster::record::Incarnation;
+use crate::engine::{SubscribeError, SubscribeSpec};
+use crate::limits;
+use crate::reactor::Reactor;
+use crate::server::{ServerShard, archive};
+use crate::shard::journal::OpenedDetails;
+use crate::shard::run::Producer;
+use crate::stream::Policy;
+
+/// Sends the mirror to the executions that have begun.
+pub(super) fn attach<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
+    for id in std::mem::take(&mut shard.guests.cluster.to_mirror) {
+        let Some(run) = shard.run_of(id) else { continue };
+        if run.is_replica || run.tool.is_none() || run.guest.stream.is_some() {
+            continue;
+        }
+        if matches!(run.producer, Producer::Waiting(_)) {
+            shard.guests.cluster.to_mirror.push(id);
+            continue;
+        }
+        let spec = SubscribeSpec { policy: Policy::Replay, ..SubscribeSpec::default() };
+        match shard.subscribe_for_shard(id, spec, None) {
+            Ok(subscriber) => {
+                let entry = entry_of(shard, id);
+                let mirrored = Box::new(Mirrored { execution: id, entry, subscriber });
+                let now = shard.now;
+                shard.guests.cluster.send(ToCluster::Mirror(mirrored), now);
+            }
+            Err(SubscribeError::NotYet { .. }) => shard.guests.cluster.to_mirror.push(id),
+            Err(_) => {} // It is over already, or must not be read elsewhere.
+        }
+    }
+}
+
+/// The entry of an execution. The thread that sends it adds the owner.
+fn entry_of<R: Reactor + 'static>(shard: &ServerShard<R>, id: ExecutionId) -> Entry {
+    let run = shard.run_of(id).expect("it was just followed");
+    let tool = run.tool.as_deref();
+    let opened = OpenedDetails {
+        tool: tool.map(|tool| tool.name.as_str().into()),
+        has_parts: tool.is_some_and(|tool| tool.has_parts),
+        is_relayed: tool.is_some_and(|tool| tool.is_relayed),
+        token: run.names.token.as_deref().map(Box::from),
+        anchor: shard.anchor,
+        goes_on: None,
+        guest: archive::described(&shard.guests, run),
+    };
+    let mut details = opened.to_json();
+    if details.to_string().len() > limits::CLUSTER_ENTRY_BYTES_MAX / 2 {
+        details["guest"]["arguments"].take(); // They can be of any length.
+    }
+    Entry {
+        owner: Incarnation(0),
+        state: EntryState::Running,
+        principal: shard.guests.access.name_of(run.guest.owner).map(Box::from),
+        opened_us: shard.anchor.wall_us_at(run.opened_at.nanos()),
+        ring_bytes: run.ring_bytes,
+        chunk_bytes: run.chunk_bytes_max,
+        chunks_expected: run.chunks_expected,
+        details,
+    }
+}

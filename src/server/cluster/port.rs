@@ -1,0 +1,185 @@
+//! The line between a shard and the thread of its node: values in both directions.
+
+use std::fmt;
+
+use crate::base::ExecutionId;
+use crate::cluster::directory::Entry;
+use crate::cluster::follow::Landmark;
+use crate::cluster::piece::Piece;
+use crate::cluster::record::Incarnation;
+use crate::server::ServerHandle;
+use crate::server::peers::ToPeer;
+use crate::shard::{CallError, Subscriber};
+
+/// The way of a shard to the thread of its node.
+pub trait ClusterLine: Send + Sync + fmt::Debug {
+    /// Sends a request. Never blocks.
+    ///
+    /// # Errors
+    /// The request, if there is no room for it now.
+    fn send(&self, request: ToCluster) -> Result<(), ToCluster>;
+}
+
+/// The name of a reader of old chunks, unique among those of its shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ReaderName {
+    /// The shard.
+    pub shard: u8,
+    /// The number.
+    pub number: u64,
+}
+
+/// A request of a shard.
+pub enum ToCluster {
+    /// Mirror an execution of this node.
+    Mirror(Box<Mirrored>),
+    /// Find an execution. The answer is [`FromCluster::Located`].
+    Locate {
+        /// The shard that asks.
+        shard: u8,
+        /// The execution.
+        execution: ExecutionId,
+    },
+    /// Follow the log of an execution from a place on.
+    Follow {
+        /// The shard that has the replica.
+        shard: u8,
+        /// The execution.
+        execution: ExecutionId,
+        /// The life of the node that runs its tool.
+        owner: Incarnation,
+        /// The place.
+        from: Box<Landmark>,
+    },
+    /// A replica has room for more, or has none.
+    SetRoom {
+        /// The execution.
+        execution: ExecutionId,
+        /// True if it has room.
+        has_room: bool,
+    },
+    /// Follow the log no more.
+    Unfollow {
+        /// The execution.
+        execution: ExecutionId,
+    },
+    /// Read old chunks. Each answer is a part, and the next one comes on [`ToCluster::ReadMore`].
+    Read {
+        /// The name of the reader.
+        reader: ReaderName,
+        /// The execution.
+        execution: ExecutionId,
+        /// The life of the node that runs its tool.
+        owner: Incarnation,
+        /// The first chunk.
+        from_seq: u64,
+        /// The place in the log behind the last record to read.
+        until: Box<Landmark>,
+    },
+    /// Read the next part.
+    ReadMore(ReaderName),
+    /// Read no more.
+    StopReading(ReaderName),
+    /// Let the owner cancel an execution.
+    Cancel {
+        /// The execution.
+        execution: ExecutionId,
+        /// The name of the owner.
+        node: Box<str>,
+    },
+}
+
+/// An execution to mirror.
+pub struct Mirrored {
+    /// The execution.
+    pub execution: ExecutionId,
+    /// Its entry. The node's thread sets the owner.
+    pub entry: Entry,
+    /// The reader of its ring.
+    pub subscriber: Subscriber,
+}
+
+/// A message to a shard.
+pub enum FromCluster {
+    /// The answer to [`ToCluster::Locate`].
+    Located {
+        /// The execution.
+        execution: ExecutionId,
+        /// The answer.
+        located: Located,
+    },
+    /// Parts of a log that is followed.
+    Given {
+        /// The execution.
+        execution: ExecutionId,
+        /// The parts, in order.
+        pieces: Vec<Piece>,
+        /// The place behind them.
+        at: Box<Landmark>,
+    },
+    /// Old chunks for a reader.
+    Old {
+        /// The name of the reader.
+        reader: ReaderName,
+        /// The parts, in order.
+        pieces: Vec<Piece>,
+        /// True if nothing follows them.
+        is_all: bool,
+    },
+    /// Cancel an execution of this node, for another node.
+    Cancel {
+        /// The execution.
+        execution: ExecutionId,
+    },
+}
+
+impl FromCluster {
+    /// Its name, for logs.
+    pub fn name(&self) -> &'static str {
+        match self {
+            FromCluster::Located { .. } => "located",
+            FromCluster::Given { .. } => "given",
+            FromCluster::Old { .. } => "old",
+            FromCluster::Cancel { .. } => "cancel",
+        }
+    }
+}
+
+impl ServerHandle {
+    /// Sends a message of the cluster to the shard.
+    ///
+    /// # Errors
+    /// [`CallError`], and the message.
+    #[doc(hidden)]
+    pub fn tell_cluster(
+        &self,
+        message: Box<FromCluster>,
+    ) -> Result<(), (CallError, Box<FromCluster>)> {
+        self.tell(ToPeer::Cluster(message)).map_err(|(error, message)| match message {
+            ToPeer::Cluster(message) => (error, message),
+            _ => unreachable!("the refused message comes back"),
+        })
+    }
+}
+
+/// The result of a look at the directory.
+pub enum Located {
+    /// No node has such an execution.
+    Nowhere,
+    /// The cluster does not answer.
+    Away,
+    /// It is there.
+    Found(Box<Found>),
+}
+
+/// An execution that was found.
+pub struct Found {
+    /// The name of the node that runs its tool.
+    pub node: Box<str>,
+    /// Its entry.
+    pub entry: Entry,
+    /// The place behind everything that its log has.
+    pub at: Landmark,
+    /// The details of its end, if its log has the end.
+    pub end: Option<Box<[u8]>>,
+}
