@@ -15,30 +15,41 @@ use tokio::task::AbortHandle;
 
 use super::link::{Link, LinkError, Pulled, Raw};
 use super::names::Names;
-use crate::base::Instant;
+use super::orphans::Orphan;
+use crate::base::{ExecutionId, Instant};
 use crate::cluster::closer::Closer;
-use crate::cluster::directory::Tag;
-use crate::cluster::follow::{self, Follow, Given, Stored};
+use crate::cluster::directory::{EntryState, Tag};
+use crate::cluster::follow::{self, Follow, Given, Landmark, Stored};
 use crate::cluster::member::{self, Held, Lease, Watch};
-use crate::cluster::mirror::{Attempt, Last, Mirror, Wish};
+use crate::cluster::mirror::{Attempt, Last, Mirror, Standing, Wish};
 use crate::cluster::record::Incarnation;
 use crate::limits::{
     CLUSTER_ANSWER_WAIT, CLUSTER_LOOK_INTERVAL, CLUSTER_MAILBOX, CLUSTER_PING, CLUSTER_RETRY_FIRST,
     CLUSTER_RETRY_MAX,
 };
 use crate::reactor::Clock;
+use crate::server::{Located, ReaderName};
+
+/// Somebody who is given parts of logs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum To<'a> {
+    /// Those who follow the log with this tag.
+    Followers(&'a Tag),
+    /// A reader of old records.
+    Reader(ReaderName),
+}
 
 /// A machine of the node.
 #[derive(Clone, Debug)]
-enum Who {
+pub(super) enum Who {
     Lease,
     Mirror(Tag),
     Closer(Tag),
     Reader(Tag),
+    History(ReaderName),
 }
 
-#[derive(Debug)]
-enum Answer {
+pub(super) enum Answer {
     Failed,
     Written(u64),
     Last(Option<Raw>),
@@ -47,8 +58,8 @@ enum Answer {
     Pulled(Pulled),
 }
 
-#[derive(Debug)]
-enum Arrival {
+/// Something that has come to the thread of the node.
+pub(super) enum Arrival {
     Answer {
         who: Who,
         attempt: Attempt,
@@ -59,8 +70,26 @@ enum Arrival {
         raw: Raw,
     },
     Nodes(Vec<(Box<str>, Held)>),
+    /// News for the node itself.
+    News(News),
     /// Something may not have been heard.
     Connection,
+}
+
+/// News for the node, which the machines do not need.
+pub(super) enum News {
+    /// A shard has sent a request, or the node has to stop.
+    Wake,
+    /// The answer to a lookup.
+    Located(u8, ExecutionId, Located),
+    /// The place of an old chunk for a reader.
+    Sought(ReaderName, Box<Landmark>),
+    /// An entry was written with this state; `None`: it was not.
+    Entry(Tag, Option<EntryState>),
+    /// The running executions of a life of a node that is over; `None`: nobody has answered.
+    Orphans(Box<str>, Option<Vec<Orphan>>),
+    /// Another node wants this execution to be cancelled.
+    Cancel(Tag),
 }
 
 struct Reader {
@@ -79,7 +108,9 @@ pub struct Driver {
     watch: Watch,
     mirrors: BTreeMap<Tag, Mirror>,
     readers: BTreeMap<Tag, Reader>,
+    histories: BTreeMap<ReaderName, (Tag, Follow)>,
     closers: BTreeMap<Tag, Closer>,
+    news: Vec<News>,
     /// The time of the next look at all leases.
     look_at: Instant,
     sender: mpsc::Sender<Arrival>,
@@ -138,6 +169,8 @@ impl Driver {
             watch: Watch::default(),
             mirrors: BTreeMap::new(),
             readers: BTreeMap::new(),
+            histories: BTreeMap::new(),
+            news: Vec::new(),
             closers: BTreeMap::new(),
             look_at: now,
             sender,
@@ -166,11 +199,72 @@ impl Driver {
         self.mirrors.entry(tag.clone()).or_insert_with(|| Mirror::new(incarnation))
     }
 
-    /// Begins to follow an execution of this owner.
-    pub fn follow(&mut self, tag: &Tag, owner: Incarnation) {
-        let follow = Follow::new(owner, Clock::now());
+    /// Takes the mirrors that write nothing more.
+    pub fn take_done(&mut self) -> Vec<(Tag, Mirror)> {
+        self.mirrors.extract_if(.., |_, mirror| mirror.standing() != Standing::Open).collect()
+    }
+
+    /// Takes a node that was lost, and that life of it.
+    pub fn take_lost(&mut self, now: Instant) -> Option<(Box<str>, Incarnation)> {
+        self.watch.take_lost(self.lease_time, now)
+    }
+
+    /// The way of others to this thread.
+    pub(super) fn sender(&self) -> mpsc::Sender<Arrival> {
+        self.sender.clone()
+    }
+
+    /// Takes the news for the node.
+    pub(super) fn take_news(&mut self) -> Vec<News> {
+        std::mem::take(&mut self.news)
+    }
+
+    /// Begins to follow an execution of this owner, from a place on.
+    pub fn follow(&mut self, tag: &Tag, owner: Incarnation, from: Landmark) {
+        let follow = Follow::starting(owner, from, Clock::now());
         let before = self.readers.insert(tag.clone(), Reader { follow, hears: None });
         before.and_then(|reader| reader.hears).inspect(AbortHandle::abort);
+    }
+
+    /// Follows an execution no more.
+    pub fn unfollow(&mut self, tag: &Tag) {
+        let reader = self.readers.remove(tag);
+        reader.and_then(|reader| reader.hears).inspect(AbortHandle::abort);
+    }
+
+    /// Notes that the followers of an execution have room for more, or have none.
+    pub fn set_room(&mut self, tag: &Tag, has_room: bool) {
+        if let Some(reader) = self.readers.get_mut(tag) {
+            reader.follow.set_room(has_room, Clock::now());
+        }
+    }
+
+    /// Begins to read old records of an execution, up to before number `until`.
+    pub fn read(
+        &mut self,
+        name: ReaderName,
+        tag: &Tag,
+        owner: Incarnation,
+        (from, until): (Landmark, u64),
+    ) {
+        let follow = Follow::of_history(owner, from, until, Clock::now());
+        self.histories.insert(name, (tag.clone(), follow));
+    }
+
+    /// The reader of old records with this name.
+    pub fn history(&mut self, name: ReaderName) -> Option<&mut Follow> {
+        self.histories.get_mut(&name).map(|(_, follow)| follow)
+    }
+
+    /// Takes the readers of old records that have given everything.
+    pub fn take_exhausted(&mut self) -> Vec<ReaderName> {
+        let all = self.histories.extract_if(.., |_, (_, follow)| follow.has_all());
+        all.map(|(name, _)| name).collect()
+    }
+
+    /// Reads no more.
+    pub fn stop_reading(&mut self, name: ReaderName) {
+        self.histories.remove(&name);
     }
 
     /// The reader of an execution.
@@ -178,15 +272,20 @@ impl Driver {
         self.readers.get(tag).map(|reader| &reader.follow)
     }
 
-    /// Ends the execution of a lost node, with these details.
-    pub fn close(&mut self, tag: &Tag, details: &[u8]) {
-        let closer = Closer::new(self.incarnation, details.to_vec(), Clock::now());
+    /// Ends the execution of a lost node at this time, with these details.
+    pub fn close(&mut self, tag: &Tag, details: &[u8], at: Instant) {
+        let closer = Closer::new(self.incarnation, details.to_vec(), at);
         self.closers.entry(tag.clone()).or_insert(closer);
     }
 
     /// True if the closer of an execution has found or written its end, or there is none.
     pub fn is_closed(&self, tag: &Tag) -> bool {
         self.closers.get(tag).is_none_or(Closer::is_done)
+    }
+
+    /// Takes the executions whose end was found or written.
+    pub fn take_closed(&mut self) -> Vec<Tag> {
+        self.closers.extract_if(.., |_, closer| closer.is_done()).map(|(tag, _)| tag).collect()
     }
 
     /// Lets the machines do everything that is due.
@@ -225,6 +324,14 @@ impl Driver {
                 wishes.push((Who::Reader(tag.clone()), attempt, task));
             }
         }
+        for (name, (tag, follow)) in &mut self.histories {
+            while let Some((attempt, wish)) = follow.poll(now) {
+                if let follow::Wish::Pull { behind, from_leader } = wish {
+                    let task = Task::Pull { tag: tag.clone(), behind, from_leader };
+                    wishes.push((Who::History(*name), attempt, task));
+                }
+            }
+        }
         for (who, attempt, task) in wishes {
             self.spawn(who, attempt, task);
         }
@@ -250,13 +357,15 @@ impl Driver {
 
     /// Waits until something has come, or is due, or `time` has passed. `give` gets what followers
     /// are given.
-    pub async fn wait(&mut self, time: Duration, give: &mut dyn FnMut(&Tag, Given<'_>)) {
+    pub async fn wait(&mut self, time: Duration, give: &mut dyn FnMut(To<'_>, Given<'_>)) {
         let now = Clock::now();
         let deadlines = [self.lease.deadline(), Some(self.look_at), Some(now + time)];
         let mirrors = self.mirrors.values().filter_map(Mirror::deadline);
         let readers = self.readers.values().filter_map(|reader| reader.follow.deadline());
         let closers = self.closers.values().filter_map(Closer::deadline);
-        let all = deadlines.into_iter().flatten().chain(mirrors).chain(readers).chain(closers);
+        let histories = self.histories.values().filter_map(|(_, follow)| follow.deadline());
+        let of_logs = mirrors.chain(readers).chain(histories).chain(closers);
+        let all = deadlines.into_iter().flatten().chain(of_logs);
         let left = all.min().map_or(time, |deadline| deadline.since(now));
         let Ok(Some(first)) = tokio::time::timeout(left, self.arrivals.recv()).await else {
             return;
@@ -267,9 +376,10 @@ impl Driver {
         }
     }
 
-    fn take(&mut self, arrival: Arrival, give: &mut dyn FnMut(&Tag, Given<'_>)) {
+    fn take(&mut self, arrival: Arrival, give: &mut dyn FnMut(To<'_>, Given<'_>)) {
         let now = Clock::now();
         match arrival {
+            Arrival::News(news) => self.news.push(news),
             Arrival::Connection => {
                 let readers = self.readers.values_mut();
                 readers.for_each(|reader| reader.follow.on_connection(now));
@@ -287,40 +397,52 @@ impl Driver {
             }
             Arrival::Heard { tag, raw } => {
                 if let Some(reader) = self.readers.get_mut(&tag) {
-                    reader.follow.on_heard(stored(&raw), now, &mut |given| give(&tag, given));
+                    let give = &mut |given: Given<'_>| give(To::Followers(&tag), given);
+                    reader.follow.on_heard(stored(&raw), now, give);
                 }
             }
-            Arrival::Answer { who, attempt, answer } => match who {
-                Who::Lease => self.answer_lease(attempt, &answer, now),
-                Who::Mirror(tag) => {
-                    let Some(mirror) = self.mirrors.get_mut(&tag) else { return };
-                    match answer {
-                        Answer::Written(place) => mirror.on_stored(attempt, place),
-                        Answer::Last(last) => mirror.on_looked(attempt, last_of(last).as_ref()),
-                        _ => mirror.on_failed(attempt, now),
-                    }
+            Arrival::Answer { who, attempt, answer } => {
+                self.take_answer(&who, attempt, answer, give);
+            }
+        }
+    }
+
+    fn take_answer(
+        &mut self,
+        who: &Who,
+        attempt: Attempt,
+        answer: Answer,
+        give: &mut dyn FnMut(To<'_>, Given<'_>),
+    ) {
+        let now = Clock::now();
+        match who {
+            Who::Lease => self.answer_lease(attempt, &answer, now),
+            Who::Mirror(tag) => {
+                let Some(mirror) = self.mirrors.get_mut(tag) else { return };
+                match answer {
+                    Answer::Written(place) => mirror.on_stored(attempt, place),
+                    Answer::Last(last) => mirror.on_looked(attempt, last_of(last).as_ref()),
+                    _ => mirror.on_failed(attempt, now),
                 }
-                Who::Closer(tag) => {
-                    let Some(closer) = self.closers.get_mut(&tag) else { return };
-                    match answer {
-                        Answer::Written(_) => closer.on_stored(),
-                        Answer::Last(last) => closer.on_looked(attempt, last_of(last).as_ref()),
-                        _ => closer.on_failed(attempt, now),
-                    }
+            }
+            Who::Closer(tag) => {
+                let Some(closer) = self.closers.get_mut(tag) else { return };
+                match answer {
+                    Answer::Written(_) => closer.on_stored(),
+                    Answer::Last(last) => closer.on_looked(attempt, last_of(last).as_ref()),
+                    _ => closer.on_failed(attempt, now),
                 }
-                Who::Reader(tag) => {
-                    let Some(reader) = self.readers.get_mut(&tag) else { return };
-                    match answer {
-                        Answer::Listening => reader.follow.on_listening(attempt, now),
-                        Answer::Pulled(Pulled { messages, is_all }) => {
-                            let records = messages.iter().map(stored);
-                            let give = &mut |given: Given<'_>| give(&tag, given);
-                            reader.follow.on_pulled(attempt, records, is_all, now, give);
-                        }
-                        _ => {} // It asks again when its time is over.
-                    }
-                }
-            },
+            }
+            Who::Reader(tag) => {
+                let Some(Reader { follow, .. }) = self.readers.get_mut(tag) else { return };
+                let give = &mut |given: Given<'_>| give(To::Followers(tag), given);
+                answer_reader(follow, attempt, answer, give);
+            }
+            Who::History(name) => {
+                let Some((_, follow)) = self.histories.get_mut(name) else { return };
+                let give = &mut |given: Given<'_>| give(To::Reader(*name), given);
+                answer_reader(follow, attempt, answer, give);
+            }
         }
     }
 
@@ -330,6 +452,22 @@ impl Driver {
             Answer::Held(held) => self.lease.on_read(attempt, *held, now),
             _ => self.lease.on_failed(attempt, now),
         }
+    }
+}
+
+fn answer_reader(
+    follow: &mut Follow,
+    attempt: Attempt,
+    answer: Answer,
+    give: &mut dyn FnMut(Given<'_>),
+) {
+    let now = Clock::now();
+    match answer {
+        Answer::Listening => follow.on_listening(attempt, now),
+        Answer::Pulled(Pulled { messages, is_all }) => {
+            follow.on_pulled(attempt, messages.iter().map(stored), is_all, now, give);
+        }
+        _ => {} // It asks again when its time is over.
     }
 }
 

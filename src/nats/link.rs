@@ -20,7 +20,7 @@ use futures_util::StreamExt;
 use serde_json::{Value, json};
 
 use super::names::{Names, bucket_stream};
-use crate::cluster::directory::Tag;
+use crate::cluster::directory::{Entry, Tag};
 use crate::cluster::member::Held;
 use crate::cluster::record::Incarnation;
 use crate::limits::{
@@ -136,17 +136,19 @@ impl Link {
         json_of(&self.ask(subject, None, payload).await?)
     }
 
-    /// Writes a message behind the one with the sequence `expected`; 0: there is none. Returns its
-    /// own sequence.
+    /// Writes a message behind the one with the sequence `expected`; 0: there is none, and `None`:
+    /// any. Returns its own sequence.
     async fn write(
         &self,
         subject: String,
-        expected: u64,
+        expected: impl Into<Option<u64>>,
         ttl: Option<Duration>,
         bytes: Vec<u8>,
     ) -> Result<u64, LinkError> {
         let mut headers = HeaderMap::new();
-        headers.insert(EXPECTED, expected.to_string());
+        if let Some(expected) = expected.into() {
+            headers.insert(EXPECTED, expected.to_string());
+        }
         if let Some(ttl) = ttl {
             headers.insert(TTL, format!("{}s", ttl.as_secs().max(1)));
         }
@@ -226,6 +228,113 @@ impl Link {
         Ok(Pulled { messages: vec![message], is_all: false })
     }
 
+    /// Returns the first record of an execution behind a place.
+    ///
+    /// # Errors
+    /// [`LinkError`].
+    pub async fn next_record(&self, tag: &Tag, behind: u64) -> Result<Option<Raw>, LinkError> {
+        let subject = self.names.records(tag);
+        let body = json!({ "seq": behind + 1, "next_by_subj": subject, "batch": 1 });
+        let pulled = self.direct_get(&self.names.log(), &body).await?;
+        Ok(pulled.messages.into_iter().next())
+    }
+
+    /// Writes the entry of an execution of a node. It stays for `time`, or for ever.
+    ///
+    /// # Errors
+    /// [`LinkError`].
+    pub async fn put_entry(
+        &self,
+        tag: &Tag,
+        node: &str,
+        entry: &Entry,
+        time: Option<Duration>,
+    ) -> Result<(), LinkError> {
+        let (subject, text) = (self.names.entry(tag, node), entry.to_text());
+        self.write(subject, None, time, text.into_bytes()).await.map(drop)
+    }
+
+    /// Finds the entry of an execution, and the node whose it is.
+    ///
+    /// # Errors
+    /// [`LinkError`].
+    pub async fn find(&self, tag: &Tag) -> Result<Option<(Box<str>, Entry)>, LinkError> {
+        let all = self.names.entry(tag, "*");
+        let body = json!({ "seq": 1, "next_by_subj": all, "batch": CLUSTER_NODES_MAX });
+        let stream = bucket_stream(&self.names.directory());
+        let pulled = self.direct_get(&stream, &body).await?;
+        let prefix = self.names.entry(tag, "");
+        let entry = |raw: &Raw| {
+            let node = raw.subject.strip_prefix(&prefix)?;
+            Some((node.into(), Entry::parse(&raw.bytes)?))
+        };
+        // Nobody but its owner and closers can write it, and there is one owner.
+        Ok(pulled.messages.iter().filter(|raw| !raw.is_removal).find_map(entry))
+    }
+
+    /// Returns entries of executions of a node, or of all (`*`), behind a place of the directory.
+    /// Each has its tag, its node, and its place. The last value is true if there are no more.
+    ///
+    /// # Errors
+    /// [`LinkError`].
+    pub async fn entries(
+        &self,
+        node: &str,
+        behind: u64,
+    ) -> Result<(Vec<(Tag, Box<str>, Entry)>, u64, bool), LinkError> {
+        let body = json!({
+            "seq": behind + 1,
+            "next_by_subj": self.names.entries(node),
+            "batch": CLUSTER_PULL_RECORDS,
+            "max_bytes": CLUSTER_PULL_BYTES,
+        });
+        let pulled = self.direct_get(&bucket_stream(&self.names.directory()), &body).await?;
+        let last = pulled.messages.last().map_or(behind, |raw| raw.place);
+        let prefix = self.names.all_entries();
+        let entry = |raw: &Raw| {
+            let (tag, node) = raw.subject.strip_prefix(&prefix)?.split_once('.')?;
+            Some((Tag::parse(tag)?, node.into(), Entry::parse(&raw.bytes)?))
+        };
+        let found = pulled.messages.iter().filter(|raw| !raw.is_removal).filter_map(entry);
+        Ok((found.collect(), last, pulled.is_all || pulled.messages.is_empty()))
+    }
+
+    /// Asks another node for something, and waits for its answer.
+    ///
+    /// # Errors
+    /// [`LinkError`].
+    pub async fn ask_node(&self, node: &str, body: &Value) -> Result<Value, LinkError> {
+        self.ask_json(self.names.ask(node), body).await
+    }
+
+    /// Listens to what other nodes ask this one.
+    ///
+    /// # Errors
+    /// [`LinkError`].
+    pub async fn hear_asks(&self, node: &str) -> Result<Subscriber, LinkError> {
+        let subscribed = self.client.subscribe(self.names.ask(node)).await;
+        subscribed.map_err(|error| LinkError::Unknown(error.to_string()))
+    }
+
+    /// Answers what another node has asked.
+    pub async fn answer(&self, message: &Message, body: &Value) {
+        if let Some(reply) = &message.reply {
+            // The other node asks again.
+            let _ = self.client.publish(reply.clone(), body.to_string().into()).await;
+        }
+    }
+
+    /// Removes the lease of this node, if it has this revision.
+    ///
+    /// # Errors
+    /// [`LinkError`].
+    pub async fn end_lease(&self, node: &str, revision: u64) -> Result<(), LinkError> {
+        let mut headers = HeaderMap::new();
+        headers.insert(EXPECTED, revision.to_string());
+        headers.insert(OPERATION, "DEL");
+        json_of(&self.ask(self.names.lease(node), Some(headers), Vec::new()).await?).map(drop)
+    }
+
     /// Asks any server of a stream for several messages.
     pub(super) async fn direct_get(&self, stream: &str, body: &Value) -> Result<Pulled, LinkError> {
         let unknown = |error: &dyn fmt::Display| LinkError::Unknown(error.to_string());
@@ -268,7 +377,7 @@ impl Link {
         let listening = async {
             let subscribed = self.client.subscribe(subject).await;
             let heard = subscribed.map_err(|error| unknown(&error))?;
-            // The server has the subscription when it answers the ping of this flush.
+            // What is asked next goes the same way behind it.
             self.client.flush().await.map_err(|error| unknown(&error))?;
             Ok(heard)
         };

@@ -4,16 +4,23 @@
 //! - [`names`]: streams, buckets and subjects. [`stores`]: how they are made, and compared.
 //! - [`link`]: the verbs of the cluster, each bounded in time.
 //! - [`driver`]: runs the machines of one node.
+//! - [`node`]: the thread of a node, between the driver and the shards of a server. `source` reads
+//!   rings into mirrors, `orphans` ends the executions of lost nodes, and `asks` is what nodes ask
+//!   each other.
 //! - [`connect`]: settings of the connection. [`secret`]: the file that all nodes have.
 //! - [`permissions`]: the subjects of a node. [`inspect`]: a look at a cluster, for an operator.
 //!
 //! Tests: `tests/nats.rs`, with real servers.
 
+mod asks;
 pub mod connect;
 pub mod driver;
 pub mod inspect;
 pub mod link;
 pub mod names;
+pub mod node;
+mod orphans;
 pub mod permissions;
 pub mod secret;
+mod source;
 pub mod stores;

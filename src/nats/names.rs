@@ -63,6 +63,16 @@ impl Names {
         key(&self.leases(), node)
     }
 
+    /// The beginning of the subjects of all entries.
+    pub fn all_entries(&self) -> String {
+        key(&self.directory(), "")
+    }
+
+    /// The subjects of the entries of all executions of a node, or of all nodes (`*`).
+    pub fn entries(&self, node: &str) -> String {
+        key(&self.directory(), &format!("*.{node}"))
+    }
+
     /// The subject of the entry of an execution of a node.
     pub fn entry(&self, tag: &Tag, node: &str) -> String {
         key(&self.directory(), &format!("{}.{node}", tag.as_str()))

@@ -5,6 +5,9 @@ use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+
 use crate::limits::{CLUSTER_SECRET_BYTES_MAX, CLUSTER_SECRET_BYTES_MIN};
 use crate::reactor::{random_bytes, read_private};
 
@@ -20,6 +23,19 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
         return Err(io::Error::new(ErrorKind::InvalidData, text));
     }
     Ok(secret.to_vec())
+}
+
+/// The purpose of the key that seals what clients of MCP keep for a server.
+pub const MCP_STATE: &str = "streamdoor cluster mcp state 1";
+
+/// The purpose of the key of tickets.
+pub const TICKETS: &str = "streamdoor cluster tickets 1";
+
+/// Returns a key for a purpose. All nodes have the same ones.
+pub fn derived(secret: &[u8], purpose: &str) -> [u8; 32] {
+    let mut mac = Hmac::<Sha256>::new_from_slice(secret).expect("a key has any length");
+    mac.update(purpose.as_bytes());
+    mac.finalize().into_bytes().into()
 }
 
 /// The origin of the secret in a file.

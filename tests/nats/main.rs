@@ -16,12 +16,12 @@ use async_nats::ConnectOptions;
 use server::NatsServer;
 use streamdoor::base::{ExecutionId, Handle, Random};
 use streamdoor::cluster::directory::Tag;
-use streamdoor::cluster::follow::{Follow, Given};
+use streamdoor::cluster::follow::{Follow, Given, Landmark};
 use streamdoor::cluster::mirror::Standing;
 use streamdoor::cluster::record::{Incarnation, Item};
 use streamdoor::journal::format::ChunkEntry;
 use streamdoor::limits::CLUSTER_PENDING_BYTES_MAX;
-use streamdoor::nats::driver::Driver;
+use streamdoor::nats::driver::{Driver, To};
 use streamdoor::nats::link::LinkError;
 use streamdoor::nats::names::Names;
 use streamdoor::nats::stores::{Stores, differences};
@@ -117,7 +117,10 @@ async fn until(
     seen: &RefCell<Seen>,
     mut step: impl FnMut(&mut [&mut Driver], &Seen) -> bool,
 ) {
-    let give = |tag: &Tag, given: Given<'_>| seen.borrow_mut().take(tag, given);
+    let give = |to: To<'_>, given: Given<'_>| match to {
+        To::Followers(tag) => seen.borrow_mut().take(tag, given),
+        To::Reader(_) => unreachable!("nobody reads old records"),
+    };
     let deadline = Clock::now() + Duration::from_secs(120 + 5 * kills_wanted());
     loop {
         for node in nodes.iter_mut() {
@@ -141,7 +144,7 @@ fn readers_of_other_nodes_get_everything_although_the_server_is_killed() {
         STORES.create(owner.link()).await.expect("the stores");
         let mut other = node(&server, "b", 2).await;
         let (tag, seen) = (tag(1), RefCell::new(Seen::default()));
-        other.follow(&tag, Incarnation(1));
+        other.follow(&tag, Incarnation(1), Landmark::start());
         let kills_wanted = kills_wanted();
         let (mut left, mut kills) = (100 * kills_wanted, 0);
         until(&mut [&mut owner, &mut other], &seen, |nodes, seen| {
@@ -169,7 +172,7 @@ fn readers_of_other_nodes_get_everything_although_the_server_is_killed() {
         println!("{kills} kills: {counters:?}, {:?}", other.reader(&tag).map(Follow::counters));
         // A reader that comes late gets the same.
         let (late, mut third) = (RefCell::new(Seen::default()), node(&server, "c", 3).await);
-        third.follow(&tag, Incarnation(1));
+        third.follow(&tag, Incarnation(1), Landmark::start());
         until(&mut [&mut third], &late, |_, seen| seen.has_ended(&tag)).await;
         let late = late.into_inner();
         assert_eq!((late.next[&tag], &late.ends[&tag]), (all, &seen.ends[&tag]));
@@ -184,7 +187,7 @@ fn the_execution_of_a_lost_node_gets_one_end() {
         STORES.create(owner.link()).await.expect("the stores");
         let (mut b, mut c) = (node(&server, "b", 2).await, node(&server, "c", 3).await);
         let (tag, seen) = (tag(2), RefCell::new(Seen::default()));
-        b.follow(&tag, Incarnation(1));
+        b.follow(&tag, Incarnation(1), Landmark::start());
         publish(&mut owner, &tag, 1_000);
         until(&mut [&mut owner, &mut b, &mut c], &seen, |nodes, seen| {
             let all = [("a", 1), ("b", 2), ("c", 3)];
@@ -200,7 +203,7 @@ fn the_execution_of_a_lost_node_gets_one_end() {
             for node in nodes.iter_mut() {
                 while let Some((name, life)) = node.watch().take_lost(LEASE, Default::default()) {
                     assert_eq!((&*name, life), ("a", Incarnation(1)));
-                    node.close(&tag, b"failed: node a was lost");
+                    node.close(&tag, b"failed: node a was lost", Clock::now());
                     lost += 1;
                 }
             }
@@ -214,7 +217,7 @@ fn the_execution_of_a_lost_node_gets_one_end() {
         })
         .await;
         let late = RefCell::new(Seen::default());
-        c.follow(&tag, Incarnation(1));
+        c.follow(&tag, Incarnation(1), Landmark::start());
         until(&mut [&mut c], &late, |_, seen| seen.has_ended(&tag)).await;
         for seen in [seen.into_inner(), late.into_inner()] {
             assert_eq!(seen.next[&tag], 1_001);

@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use futures_util::StreamExt;
 use serde_json::json;
 use streamdoor::cluster::directory::Tag;
+use streamdoor::cluster::follow::Landmark;
 use streamdoor::cluster::mirror::Standing;
 use streamdoor::cluster::record::Incarnation;
 use streamdoor::nats::connect::{Checked, ConnectSettings};
@@ -51,7 +52,7 @@ fn a_node_works_with_its_permissions_alone() {
         STORES.create(&admin).await.expect("the stores");
         let (mut owner, mut other) = (node(&server, "a", 1).await, node(&server, "b", 2).await);
         let (tag, seen) = (tag(9), RefCell::new(Seen::default()));
-        other.follow(&tag, Incarnation(1));
+        other.follow(&tag, Incarnation(1), Landmark::start());
         publish(&mut owner, &tag, 100);
         let mut has_ended = false;
         until(&mut [&mut owner, &mut other], &seen, |nodes, seen| {

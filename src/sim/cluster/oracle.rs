@@ -84,7 +84,7 @@ impl Transcript {
             _ if self.end.is_some() => Err(format!("{given:?} behind the end")),
             Given::Gap(gap) => {
                 self.log_gaps.push(gap.reason);
-                let is_next = gap.from_seq == self.position.next_seq();
+                let is_next = gap.before == self.position.totals;
                 let passed = self.pass_gap(execution, &gap.after);
                 passed.and_then(|()| is_next.then_some(()).ok_or(format!("{gap:?} is elsewhere")))
             }

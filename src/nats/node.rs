@@ -1,0 +1,734 @@
+//! A node of a cluster: a thread with the connection to NATS, between the shards of a server and
+//! the machines.
+//!
+//! The thread reads the rings of the executions that run here once in a millisecond. It never makes
+//! a shard wait. Requests of shards come through one bounded queue. Messages to a shard go into its
+//! mailbox. One that is full is tried again, and the messages stay in order.
+//!
+//! Nothing of an execution is written before the node has its lease. Others may therefore trust a
+//! lease: an entry of a node without one is that of a lost node.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::fmt;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use async_nats::{ConnectOptions, ServerAddr};
+use tokio::sync::mpsc;
+
+use super::asks::{self, CancelAsk};
+use super::driver::{Arrival, Driver, News, To};
+use super::link::{Link, LinkError};
+use super::names::Names;
+use super::orphans::Orphans;
+use super::source::Source;
+use crate::base::{ExecutionId, Instant};
+use crate::cluster::directory::{Entry, EntryState, Tag};
+use crate::cluster::follow::{Given, Landmark};
+use crate::cluster::mirror::{Mirror, Standing};
+use crate::cluster::piece::Piece;
+use crate::cluster::record::{Incarnation, Record};
+use crate::limits;
+use crate::reactor::{Clock, random_bytes};
+use crate::server::{
+    ClusterLine, Found, FromCluster, Located, Mirrored, ReaderName, ServerHandle, ToCluster,
+};
+use crate::shard::CallError;
+
+/// The settings of a node.
+#[derive(Clone)]
+pub struct NodeOptions {
+    /// The servers of NATS.
+    pub servers: Vec<ServerAddr>,
+    /// The options of the connection.
+    pub connect: ConnectOptions,
+    /// The names of the cluster.
+    pub names: Names,
+    /// The name of this node.
+    pub node: Box<str>,
+    /// The secret of the cluster.
+    pub secret: Arc<[u8]>,
+    /// Time for which the node counts as alive after it has renewed its lease.
+    pub lease: Duration,
+}
+
+/// A node that has not begun yet: its shards can have their lines.
+pub struct NewNode {
+    line: Arc<Line>,
+    requests: Receiver<ToCluster>,
+}
+
+/// A running node. Dropping it ends the node.
+#[derive(Debug)]
+pub struct Node {
+    stop: SyncSender<()>,
+    line: Arc<Line>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// The state of a node, for its operator.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeStatus {
+    /// True if the node has its lease.
+    pub has_lease: bool,
+    /// True if another node has its name.
+    pub is_name_taken: bool,
+    /// Number of nodes that have a lease.
+    pub nodes: u64,
+    /// Number of executions that are being mirrored.
+    pub mirrored: u64,
+    /// Bytes that wait for the log.
+    pub buffer_bytes: u64,
+    /// Number of replicas.
+    pub replicas: u64,
+    /// Running totals.
+    pub counters: NodeCounters,
+}
+
+/// The running totals of a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NodeCounters {
+    /// Number of executions whose mirrors have ended.
+    pub mirrored: u64,
+    /// Number of records that the log has of them.
+    pub records: u64,
+    /// Number of their bytes.
+    pub record_bytes: u64,
+    /// Number of chunks that waited for the log for too long, and became a gap.
+    pub unwritten: u64,
+    /// Number of executions that somebody else has ended in the log.
+    pub fenced: u64,
+    /// Number of executions of lost nodes that were ended here.
+    pub ends_for_others: u64,
+    /// Number of lookups.
+    pub lookups: u64,
+}
+
+/// The line of the shards to the thread.
+struct Line {
+    requests: SyncSender<ToCluster>,
+    /// The way to wake the thread, once it runs.
+    wake: Mutex<Option<mpsc::Sender<Arrival>>>,
+    status: Mutex<NodeStatus>,
+}
+
+impl ClusterLine for Line {
+    fn send(&self, request: ToCluster) -> Result<(), ToCluster> {
+        let sent = self.requests.try_send(request);
+        if let Some(wake) = &*self.wake.lock().unwrap_or_else(std::sync::PoisonError::into_inner) {
+            let _ = wake.try_send(Arrival::News(News::Wake)); // A full queue wakes it, too.
+        }
+        match sent {
+            Ok(()) => Ok(()),
+            Err(TrySendError::Full(request)) => Err(request),
+            Err(TrySendError::Disconnected(_)) => Ok(()), // The node has ended: nothing answers.
+        }
+    }
+}
+
+impl fmt::Debug for Line {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("Line")
+    }
+}
+
+impl Default for NewNode {
+    fn default() -> NewNode {
+        let (sender, requests) = sync_channel(limits::CLUSTER_MAILBOX);
+        let status = Mutex::default();
+        let line = Arc::new(Line { requests: sender, wake: Mutex::default(), status });
+        NewNode { line, requests }
+    }
+}
+
+impl NewNode {
+    /// The line for the settings of the shards.
+    pub fn line(&self) -> Arc<dyn ClusterLine> {
+        Arc::clone(&self.line) as Arc<dyn ClusterLine>
+    }
+
+    /// Starts the thread of the node. Its shards are these. It connects by itself, and again if the
+    /// connection is lost. `tell` is called on that thread with what an operator wants to know.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn start(
+        self,
+        options: NodeOptions,
+        shards: Vec<ServerHandle>,
+        tell: impl Fn(&NodeEvent<'_>) + Send + 'static,
+    ) -> std::io::Result<Node> {
+        let NewNode { line, requests } = self;
+        let (stop, stopped) = sync_channel(1);
+        let mut drawn = [0; 8];
+        random_bytes(&mut drawn)?;
+        let incarnation = Incarnation(u64::from_le_bytes(drawn));
+        let theirs = Arc::clone(&line);
+        let builder = std::thread::Builder::new().name("cluster".to_owned());
+        let thread = builder.spawn(move || {
+            let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build()
+            else {
+                return tell(&NodeEvent::Failed("no runtime"));
+            };
+            let all = async {
+                if let Some(driver) = connect(&options, incarnation, &stopped, &tell).await {
+                    let run =
+                        Run::new(options, incarnation, driver, theirs, shards, Box::new(tell));
+                    run.go_on(&requests, &stopped).await;
+                }
+            };
+            tokio::task::LocalSet::new().block_on(&runtime, all);
+        })?;
+        Ok(Node { stop, line, thread: Some(thread) })
+    }
+}
+
+/// Something that an operator wants to know.
+#[derive(Clone, Debug)]
+pub enum NodeEvent<'a> {
+    /// The node is connected.
+    Connected,
+    /// NATS does not answer, for this reason. The node tries again.
+    Away(&'a LinkError),
+    /// The node has its lease.
+    Joined,
+    /// Another node has this name.
+    NameTaken(&'a str),
+    /// A node was lost, or has begun anew.
+    Lost(&'a str),
+    /// Somebody else has ended an execution of this node in its log.
+    Fenced(&'a Tag),
+    /// The node cannot run.
+    Failed(&'a str),
+}
+
+impl Node {
+    /// The state of the node, a second old at most.
+    pub fn status(&self) -> NodeStatus {
+        let status = self.line.status.lock();
+        status.unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+    }
+
+    fn end(&mut self) {
+        let _ = self.stop.try_send(());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join(); // It has reported its panic.
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Connects, until it works or the node has to stop.
+async fn connect(
+    options: &NodeOptions,
+    incarnation: Incarnation,
+    stopped: &Receiver<()>,
+    tell: &impl Fn(&NodeEvent<'_>),
+) -> Option<Driver> {
+    let mut pause = limits::CLUSTER_RETRY_FIRST;
+    loop {
+        let NodeOptions { servers, connect, names, node, lease, .. } = options.clone();
+        let who = (&*node, incarnation, lease);
+        match Driver::connect(servers, connect, names, who).await {
+            Ok(driver) => {
+                tell(&NodeEvent::Connected);
+                return Some(driver);
+            }
+            Err(error) => tell(&NodeEvent::Away(&error)),
+        }
+        // Nothing else runs on this thread.
+        match stopped.recv_timeout(pause) {
+            Err(RecvTimeoutError::Timeout) => pause = (pause * 2).min(limits::CLUSTER_RETRY_MAX),
+            Ok(()) | Err(RecvTimeoutError::Disconnected) => return None,
+        }
+    }
+}
+
+/// The entry of an execution on its way to the directory.
+struct Writing {
+    entry: Entry,
+    /// The time of the next attempt; `None` while one is under way, or after it has succeeded.
+    due: Option<Instant>,
+    is_ended: bool,
+}
+
+/// A running node.
+struct Run {
+    options: NodeOptions,
+    incarnation: Incarnation,
+    driver: Driver,
+    /// Time for which the entry of an ended execution stays: a bit longer than its records.
+    entry_time: Duration,
+    line: Arc<Line>,
+    shards: Vec<ServerHandle>,
+    tell: Box<dyn Fn(&NodeEvent<'_>)>,
+    /// Executions of this node that wait for its lease.
+    new: Vec<Mirrored>,
+    sources: BTreeMap<Tag, Source>,
+    writings: BTreeMap<Tag, Writing>,
+    /// The executions that are followed, with the shards that have their replicas.
+    followed: HashMap<Tag, (u8, ExecutionId)>,
+    orphans: Orphans,
+    /// Parts of logs for followers and readers that were not sent yet.
+    live: BTreeMap<Tag, Vec<Piece>>,
+    old: BTreeMap<ReaderName, Vec<Piece>>,
+    /// Messages to each shard, in order.
+    outbox: Vec<VecDeque<Box<FromCluster>>>,
+    status: NodeStatus,
+    status_at: Instant,
+    is_joined: bool,
+}
+
+impl Run {
+    fn new(
+        options: NodeOptions,
+        incarnation: Incarnation,
+        driver: Driver,
+        line: Arc<Line>,
+        shards: Vec<ServerHandle>,
+        tell: Box<dyn Fn(&NodeEvent<'_>)>,
+    ) -> Run {
+        let outbox = shards.iter().map(|_| VecDeque::new()).collect();
+        Run {
+            orphans: Orphans::new(incarnation),
+            options,
+            incarnation,
+            driver,
+            entry_time: limits::CLUSTER_RETENTION + 10 * limits::CLUSTER_LEASE,
+            line,
+            shards,
+            tell,
+            new: Vec::new(),
+            sources: BTreeMap::new(),
+            writings: BTreeMap::new(),
+            followed: HashMap::new(),
+            live: BTreeMap::new(),
+            old: BTreeMap::new(),
+            outbox,
+            status: NodeStatus::default(),
+            status_at: Instant::ZERO,
+            is_joined: false,
+        }
+    }
+
+    fn tag(&self, execution: ExecutionId) -> Tag {
+        Tag::new(&self.options.secret, &execution)
+    }
+
+    /// Runs until the node has to stop, and then until its logs have their ends, for a while.
+    async fn go_on(mut self, requests: &Receiver<ToCluster>, stopped: &Receiver<()>) {
+        let wake = self.driver.sender();
+        let lines = &self.line.wake;
+        *lines.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(wake.clone());
+        let NodeOptions { node, secret, .. } = self.options.clone();
+        if let Some(retention) = retention_of(self.driver.link()).await {
+            self.entry_time = retention + 10 * limits::CLUSTER_LEASE;
+        }
+        asks::hear(self.driver.link().clone(), (node, secret), wake);
+        let mut until = None;
+        loop {
+            self.take_requests(requests);
+            let pause = self.turn();
+            let (live, old) = (&mut self.live, &mut self.old);
+            let mut give = |to: To<'_>, given: Given<'_>| match to {
+                To::Followers(tag) => live.entry(tag.clone()).or_default().push(Piece::of(given)),
+                To::Reader(name) => old.entry(name).or_default().push(Piece::of(given)),
+            };
+            self.driver.wait(pause, &mut give).await;
+            self.take_news();
+            self.pass_on();
+            match until {
+                None if stopped.try_recv().is_ok() => {
+                    until = Some(Clock::now() + limits::CLUSTER_STOP_WAIT);
+                }
+                Some(_) if self.sources.is_empty() && self.writings.is_empty() => break,
+                Some(until) if Clock::now() >= until => break,
+                _ => {}
+            }
+        }
+        if let Some(revision) = self.driver.lease().revision() {
+            let _ = self.driver.link().end_lease(&self.options.node, revision).await; // It ends.
+        }
+    }
+
+    /// Lets everything go on. Returns the time until the next look.
+    fn turn(&mut self) -> Duration {
+        let now = Clock::now();
+        let has_lease = self.driver.lease().safe_until().is_some();
+        if has_lease && !std::mem::replace(&mut self.is_joined, true) {
+            (self.tell)(&NodeEvent::Joined);
+        }
+        if self.driver.lease().taken_by().is_some() && !self.status.is_name_taken {
+            self.status.is_name_taken = true;
+            (self.tell)(&NodeEvent::NameTaken(&self.options.node));
+        }
+        if has_lease {
+            for mirrored in std::mem::take(&mut self.new) {
+                self.begin(mirrored, now);
+            }
+        }
+        let is_lively = self.read_sources(now);
+        self.driver.turn();
+        for (tag, mirror) in self.driver.take_done() {
+            self.finish(&tag, &mirror, now);
+        }
+        self.write_entries(now);
+        self.look_after_orphans(now);
+        if now >= self.status_at {
+            self.tell_status(now);
+        }
+        match (self.sources.is_empty(), is_lively) {
+            _ if self.outbox.iter().any(|messages| !messages.is_empty()) => limits::CLUSTER_LINGER,
+            (true, _) => limits::CLUSTER_LOOK_INTERVAL,
+            (false, true) => limits::CLUSTER_LINGER,
+            (false, false) => limits::CLUSTER_LINGER_QUIET,
+        }
+    }
+
+    /// Begins to mirror an execution.
+    fn begin(&mut self, mirrored: Mirrored, now: Instant) {
+        let Mirrored { execution, mut entry, subscriber } = mirrored;
+        let tag = self.tag(execution);
+        entry.owner = self.incarnation;
+        self.driver.mirror(&tag);
+        self.sources.insert(tag.clone(), Source::new(execution, subscriber, now));
+        self.writings.insert(tag, Writing { entry, due: Some(now), is_ended: false });
+        self.share_buffer();
+    }
+
+    /// Gives each mirror its part of the memory for what waits for the log.
+    fn share_buffer(&mut self) {
+        let count = self.sources.len().max(1) as u64;
+        let part = limits::CLUSTER_BUFFER_BYTES_MAX / count;
+        let part = part.min(limits::CLUSTER_PENDING_BYTES_MAX.into()) as u32;
+        for tag in self.sources.keys() {
+            self.driver.mirror(tag).set_pending_bytes_max(part);
+        }
+    }
+
+    /// Reads the rings of all executions. Returns true if one of them has moved lately.
+    fn read_sources(&mut self, now: Instant) -> bool {
+        let mut is_lively = false;
+        let Run { sources, driver, writings, .. } = self;
+        let mut over = Vec::new();
+        for (tag, source) in &mut *sources {
+            let mirror = driver.mirror(tag);
+            let before = source.expected;
+            let has_ended = source.read(mirror, now);
+            is_lively |= source.is_lively(now);
+            if source.expected != before
+                && let Some(writing) = writings.get_mut(tag)
+            {
+                // Those who come later do not read the note.
+                writing.entry.chunks_expected = source.expected;
+                writing.due = Some(now);
+            }
+            if has_ended {
+                over.push(tag.clone());
+            }
+        }
+        for tag in over {
+            sources.remove(&tag);
+        }
+        is_lively
+    }
+
+    /// Lets go of an execution whose log has its end, or will never have the end of its owner.
+    fn finish(&mut self, tag: &Tag, mirror: &Mirror, now: Instant) {
+        let counters = *mirror.counters();
+        let totals = &mut self.status.counters;
+        totals.mirrored += 1;
+        totals.records += counters.records;
+        totals.record_bytes += counters.bytes;
+        totals.unwritten += counters.unwritten;
+        self.sources.remove(tag);
+        if mirror.standing() == Standing::Fenced {
+            self.status.counters.fenced += 1;
+            (self.tell)(&NodeEvent::Fenced(tag));
+        }
+        if let Some(writing) = self.writings.get_mut(tag) {
+            writing.entry.state = EntryState::Ended;
+            (writing.is_ended, writing.due) = (true, Some(now));
+        }
+        self.share_buffer();
+    }
+
+    /// Writes the entries that are due.
+    fn write_entries(&mut self, now: Instant) {
+        for (tag, writing) in &mut self.writings {
+            if writing.due.is_none_or(|due| due > now) {
+                continue;
+            }
+            writing.due = None;
+            let time = writing.is_ended.then_some(self.entry_time);
+            let (link, sender) = (self.driver.link().clone(), self.driver.sender());
+            let (tag, entry, node) =
+                (tag.clone(), writing.entry.clone(), self.options.node.clone());
+            tokio::task::spawn_local(async move {
+                let written = link.put_entry(&tag, &node, &entry, time).await;
+                let state = written.ok().map(|()| entry.state);
+                let _ = sender.send(Arrival::News(News::Entry(tag, state))).await;
+            });
+        }
+    }
+
+    fn look_after_orphans(&mut self, now: Instant) {
+        while let Some((node, _)) = self.driver.take_lost(now) {
+            (self.tell)(&NodeEvent::Lost(&node));
+            self.orphans.note_lost(&node, now);
+        }
+        if self.is_joined {
+            self.orphans.look(&self.driver, now);
+        }
+        for tag in self.driver.take_closed() {
+            self.status.counters.ends_for_others += 1;
+            self.orphans.closed(&self.driver, &tag, self.entry_time);
+        }
+    }
+
+    fn tell_status(&mut self, now: Instant) {
+        self.status_at = now + limits::CLUSTER_LOOK_INTERVAL;
+        self.status.has_lease = self.driver.lease().safe_until().is_some_and(|until| now < until);
+        self.status.nodes = self.driver.watch().nodes().count() as u64;
+        self.status.mirrored = self.sources.len() as u64;
+        self.status.replicas = self.followed.len() as u64;
+        let Run { sources, driver, .. } = self;
+        let waiting = sources.keys().map(|tag| u64::from(driver.mirror(tag).pending_bytes()));
+        self.status.buffer_bytes = waiting.sum();
+        let status = self.line.status.lock();
+        *status.unwrap_or_else(std::sync::PoisonError::into_inner) = self.status.clone();
+    }
+
+    fn take_requests(&mut self, requests: &Receiver<ToCluster>) {
+        for _ in 0..limits::CLUSTER_MAILBOX {
+            let Ok(request) = requests.try_recv() else { return };
+            self.take_request(request);
+        }
+    }
+
+    fn take_request(&mut self, request: ToCluster) {
+        match request {
+            ToCluster::Mirror(mirrored) => self.new.push(*mirrored),
+            ToCluster::Locate { shard, execution } => self.locate(shard, execution),
+            ToCluster::Follow { shard, execution, owner, from } => {
+                let tag = self.tag(execution);
+                self.driver.follow(&tag, owner, *from);
+                self.followed.insert(tag, (shard, execution));
+            }
+            ToCluster::SetRoom { execution, has_room } => {
+                let tag = self.tag(execution);
+                self.driver.set_room(&tag, has_room);
+            }
+            ToCluster::Unfollow { execution } => {
+                let tag = self.tag(execution);
+                self.driver.unfollow(&tag);
+                self.followed.remove(&tag);
+            }
+            ToCluster::Read { reader, execution, owner, from_seq, until } => {
+                self.read(reader, execution, owner, (from_seq, *until));
+            }
+            ToCluster::ReadMore(name) => {
+                if let Some(follow) = self.driver.history(name) {
+                    follow.set_room(true, Clock::now());
+                }
+            }
+            ToCluster::StopReading(name) => self.driver.stop_reading(name),
+            ToCluster::Cancel { execution, node } => {
+                let ask = CancelAsk::new(&self.options.secret, &node, self.tag(execution));
+                asks::send(self.driver.link().clone(), node, ask);
+            }
+        }
+    }
+
+    /// Looks an execution up.
+    fn locate(&mut self, shard: u8, execution: ExecutionId) {
+        self.status.counters.lookups += 1;
+        let tag = self.tag(execution);
+        let (link, sender) = (self.driver.link().clone(), self.driver.sender());
+        tokio::task::spawn_local(async move {
+            let located = look_up(&link, &tag).await.unwrap_or(Located::Away);
+            let _ = sender.send(Arrival::News(News::Located(shard, execution, located))).await;
+        });
+    }
+
+    /// Reads old chunks, from the record on that has the first one.
+    fn read(
+        &mut self,
+        name: ReaderName,
+        execution: ExecutionId,
+        owner: Incarnation,
+        (from_seq, until): (u64, Landmark),
+    ) {
+        let tag = self.tag(execution);
+        let (link, sender) = (self.driver.link().clone(), self.driver.sender());
+        // It waits for its place before it pulls.
+        self.driver.read(name, &tag, owner, (Landmark::start(), until.number));
+        if let Some(follow) = self.driver.history(name) {
+            follow.set_room(false, Clock::now());
+        }
+        tokio::task::spawn_local(async move {
+            let at = seek(&link, &tag, owner, from_seq, until.place).await;
+            let _ = sender.send(Arrival::News(News::Sought(name, Box::new(at)))).await;
+        });
+    }
+
+    fn take_news(&mut self) {
+        let now = Clock::now();
+        for news in self.driver.take_news() {
+            match news {
+                News::Wake => {}
+                News::Located(shard, execution, located) => {
+                    if let Located::Found(found) = &located {
+                        let is_own = found.entry.owner == self.incarnation;
+                        if found.end.is_none() && !is_own {
+                            self.orphans.suspect(&found.node, now);
+                        }
+                    }
+                    self.post(shard, FromCluster::Located { execution, located });
+                }
+                News::Sought(name, at) => {
+                    if let Some(follow) = self.driver.history(name) {
+                        follow.move_to(*at);
+                        follow.set_room(true, now);
+                    }
+                }
+                News::Entry(tag, state) => self.note_entry(&tag, state, now),
+                News::Orphans(node, found) => {
+                    self.orphans.on_found(&mut self.driver, &node, found, now);
+                }
+                News::Cancel(tag) => {
+                    if let Some(source) = self.sources.get(&tag) {
+                        let execution = source.execution;
+                        self.post(execution.shard, FromCluster::Cancel { execution });
+                    }
+                }
+            }
+        }
+    }
+
+    /// An entry was written with this state, or was not.
+    fn note_entry(&mut self, tag: &Tag, state: Option<EntryState>, now: Instant) {
+        let Some(writing) = self.writings.get_mut(tag) else { return };
+        match state {
+            None => writing.due = Some(now + limits::CLUSTER_SILENCE),
+            Some(EntryState::Ended) => _ = self.writings.remove(tag),
+            Some(EntryState::Running) => {}
+        }
+    }
+
+    /// Puts a message to a shard behind the others.
+    fn post(&mut self, shard: u8, message: FromCluster) {
+        if let Some(messages) = self.outbox.get_mut(usize::from(shard)) {
+            messages.push_back(Box::new(message));
+        }
+    }
+
+    /// Passes on what followers and readers were given, as far as the shards take it.
+    fn pass_on(&mut self) {
+        for (tag, pieces) in std::mem::take(&mut self.live) {
+            let Some(&(shard, execution)) = self.followed.get(&tag) else { continue };
+            let Some(follow) = self.driver.reader(&tag) else { continue };
+            let (at, has_ended) = (Box::new(follow.landmark()), follow.has_ended());
+            self.post(shard, FromCluster::Given { execution, pieces, at });
+            if has_ended {
+                self.driver.unfollow(&tag);
+                self.followed.remove(&tag);
+            }
+        }
+        for (reader, pieces) in std::mem::take(&mut self.old) {
+            let Some(follow) = self.driver.history(reader) else { continue };
+            let is_all = follow.has_all();
+            follow.set_room(false, Clock::now());
+            self.post(reader.shard, FromCluster::Old { reader, pieces, is_all });
+            if is_all {
+                self.driver.stop_reading(reader);
+            }
+        }
+        for reader in self.driver.take_exhausted() {
+            let (pieces, is_all) = (Vec::new(), true);
+            self.post(reader.shard, FromCluster::Old { reader, pieces, is_all });
+        }
+        for (shard, messages) in self.shards.iter().zip(&mut self.outbox) {
+            while let Some(message) = messages.pop_front() {
+                match shard.tell_cluster(message) {
+                    Ok(()) => {}
+                    Err((CallError::Busy, message)) => {
+                        messages.push_front(message);
+                        break;
+                    }
+                    Err(_) => messages.clear(), // The shard is gone.
+                }
+            }
+        }
+    }
+}
+
+/// The time for which the log keeps records, if it says so.
+async fn retention_of(link: &Link) -> Option<Duration> {
+    let about = format!("$JS.API.STREAM.INFO.{}", link.names().log());
+    let about = link.ask_json(about, &serde_json::Value::Null).await.ok()?;
+    let nanos = about["config"]["max_age"].as_u64().filter(|nanos| *nanos > 0)?;
+    Some(Duration::from_nanos(nanos))
+}
+
+/// Looks for the entry of an execution, and for the last record of its log.
+async fn look_up(link: &Link, tag: &Tag) -> Result<Located, LinkError> {
+    let Some((node, entry)) = link.find(tag).await? else { return Ok(Located::Nowhere) };
+    let last = link.last(tag).await?;
+    let record = last.as_ref().and_then(|raw| Some((raw.place, Record::decode(&raw.bytes).ok()?)));
+    let (at, end) = match record {
+        Some((place, record)) if record.header.is_last => {
+            let number = record.header.number.saturating_add(1);
+            let at = Landmark { place, number, position: record.after };
+            (at, record.end().map(Box::from))
+        }
+        Some((place, record)) if record.header.incarnation == entry.owner => {
+            let number = record.header.number.saturating_add(1);
+            (Landmark { place, number, position: record.after }, None)
+        }
+        // A damaged record, or none: the reader finds out by itself.
+        _ => (Landmark::start(), None),
+    };
+    Ok(Located::Found(Box::new(Found { node, entry, at, end })))
+}
+
+/// Looks for a place before the record that has a chunk, by halves. Finds the beginning of the log
+/// if it cannot tell.
+async fn seek(
+    link: &Link,
+    tag: &Tag,
+    owner: Incarnation,
+    from_seq: u64,
+    until_place: u64,
+) -> Landmark {
+    let mut before = Landmark::start();
+    let mut behind = until_place;
+    while before.position.next_seq() < from_seq && behind.saturating_sub(before.place) > 1 {
+        let middle = before.place.midpoint(behind);
+        let Ok(found) = link.next_record(tag, middle).await else { return before };
+        let Some(raw) = found.filter(|raw| raw.place <= behind) else {
+            behind = middle;
+            continue;
+        };
+        let stored =
+            crate::cluster::follow::Stored { place: raw.place, is_first: false, bytes: &raw.bytes };
+        match Landmark::before(&stored, owner) {
+            Some(found) if found.position.next_seq() <= from_seq => {
+                if found.place <= before.place {
+                    return before;
+                }
+                before = found;
+            }
+            Some(_) => behind = middle,
+            None => return before, // It is damaged, and the reader has to find out.
+        }
+    }
+    before
+}

@@ -1,0 +1,174 @@
+//! The source of a mirror: reads the ring of an execution of this node into its mirror.
+//!
+//! It gates nobody. If the ring has overwritten something before it came, and no disk has it, the
+//! log gets a gap. A gap of a log says what is missing of each kind. The ring knows that as long as
+//! it does not move on. Until it can be said, chunks are added to the gap.
+
+use serde_json::{Value, json};
+
+use crate::base::{ExecutionId, Instant};
+use crate::cluster::mirror::{Mirror, NoteKind};
+use crate::journal::format::ChunkEntry;
+use crate::limits;
+use crate::memory::CHUNK_MORE;
+use crate::shard::journal::EndedDetails;
+use crate::shard::{Chunk, Delivery, Ended, Reported, Subscriber};
+use crate::stream::{DetachReason, EndState, GapReason, Kind, KindTotals, Kinds, Outcome, Totals};
+
+/// The source of one mirror.
+pub(super) struct Source {
+    pub execution: ExecutionId,
+    subscriber: Subscriber,
+    /// The gap that has no counts yet: its reason, its chunks and its bytes.
+    gap: Option<(GapReason, Totals)>,
+    /// The number of chunks that the tool will publish, if it has said so.
+    pub expected: Option<u64>,
+    /// The time at which it was given something last.
+    moved_at: Instant,
+}
+
+impl Source {
+    pub fn new(execution: ExecutionId, subscriber: Subscriber, now: Instant) -> Source {
+        Source { execution, subscriber, gap: None, expected: None, moved_at: now }
+    }
+
+    /// True if it was given something within the last second.
+    pub fn is_lively(&self, now: Instant) -> bool {
+        now.since(self.moved_at) < limits::CLUSTER_SILENCE
+    }
+
+    /// Reads what there is. Returns true at the end.
+    pub fn read(&mut self, mirror: &mut Mirror, now: Instant) -> bool {
+        // What the log does not take now stays on the disk, if there is one.
+        let waits =
+            |mirror: &Mirror| mirror.pending_bytes() > limits::CLUSTER_PENDING_BYTES_MAX / 4;
+        for _ in 0..limits::CLUSTER_CHUNKS_PER_LOOK {
+            if self.subscriber.reads_disk() && waits(mirror) {
+                return false;
+            }
+            let Source { subscriber, expected, .. } = self;
+            let (chunk, note) = match subscriber.poll() {
+                None => return false,
+                Some(Delivery::End(ended)) => {
+                    let (details, published) = (details_of(&ended), ended.end.published);
+                    self.settle_at_end(mirror, published);
+                    mirror.push_end(&details.encode());
+                    return true;
+                }
+                Some(Delivery::Gap(gap)) => {
+                    let missed = Totals { chunks: gap.chunk_count, bytes: gap.byte_count };
+                    let before = self.gap.take().map_or(Totals::ZERO, |(_, missed)| missed);
+                    self.gap = Some((gap.reason, before + missed));
+                    self.moved_at = now;
+                    self.settle_at_next(mirror);
+                    continue;
+                }
+                Some(Delivery::Progress(reported)) => (None, Some(note_of(&reported))),
+                Some(Delivery::Chunk(chunk)) if self.gap.is_none() => {
+                    let is_news = chunk.chunks_expected.is_some_and(|n| *expected != Some(n));
+                    if is_news {
+                        *expected = chunk.chunks_expected;
+                        let note = json!({ "chunks_expected": chunk.chunks_expected });
+                        push_note(mirror, NoteKind::Expected, &note);
+                    }
+                    mirror.push_chunk(&entry_of(&chunk), chunk.data);
+                    (None, None)
+                }
+                Some(Delivery::Chunk(chunk)) => (Some((chunk.seq, chunk.data.len())), None),
+            };
+            self.moved_at = now;
+            if let Some(note) = note {
+                push_note(mirror, NoteKind::Progress, &note);
+            }
+            if let (Some((_, length)), Some((_, missed))) = (chunk, &mut self.gap) {
+                missed.count(length as u32);
+                self.settle_at_next(mirror);
+            }
+        }
+        false
+    }
+
+    /// Tells the mirror of the gap, if the ring says what is before the next chunk.
+    fn settle_at_next(&mut self, mirror: &mut Mirror) {
+        let Some((reason, missed)) = self.gap else { return };
+        let through = mirror.position().all.chunks + missed.chunks;
+        let after = match self.subscriber.kinds_before_next() {
+            Some(after) if after.of(Kinds::ALL).chunks == through => after,
+            // Chunks of the disk are of a time that the ring does not know.
+            _ if self.subscriber.reads_disk() => unknown(mirror, missed),
+            _ => return,
+        };
+        if after.checked_sub(&mirror.position().totals).is_some() {
+            mirror.push_gap(&after, reason);
+        } else {
+            mirror.push_gap(&unknown(mirror, missed), reason);
+        }
+        self.gap = None;
+    }
+
+    /// Tells the mirror of everything that it was not given, at the end.
+    fn settle_at_end(&mut self, mirror: &mut Mirror, published: Totals) {
+        let reason = self.gap.take().map_or(GapReason::Overtaken, |(reason, _)| reason);
+        let known = mirror.position().all;
+        if published.chunks > known.chunks && published.bytes >= known.bytes {
+            mirror.push_gap(&unknown(mirror, published - known), reason);
+        }
+    }
+}
+
+/// The totals behind a gap of which the kinds are not known.
+fn unknown(mirror: &Mirror, missed: Totals) -> KindTotals {
+    let mut after = mirror.position().totals;
+    after.add(Kind::Output, missed);
+    after
+}
+
+fn entry_of(chunk: &Chunk<'_>) -> ChunkEntry {
+    ChunkEntry {
+        seq: chunk.seq,
+        mono_ns: chunk.published_at.nanos(),
+        length: chunk.data.len() as u32,
+        kind: chunk.kind,
+        key: chunk.key,
+        flags: if chunk.more { CHUNK_MORE } else { 0 },
+    }
+}
+
+fn note_of(reported: &Reported<'_>) -> Value {
+    let Reported { progress, message, context } = reported;
+    let context = context.and_then(|text| serde_json::from_str::<Value>(text).ok());
+    json!({
+        "progress": progress.progress,
+        "total": progress.total,
+        "message": message,
+        "context": context,
+    })
+}
+
+fn push_note(mirror: &mut Mirror, kind: NoteKind, note: &Value) {
+    let body = note.to_string();
+    if body.len() < limits::CLUSTER_DETAILS_BYTES_MAX {
+        mirror.push_note(kind, body.as_bytes());
+    }
+}
+
+/// The description of the end in the log.
+fn details_of(ended: &Ended<'_>) -> EndedDetails {
+    let exit = ended.end.exit;
+    let failed = |text: &str| EndedDetails {
+        outcome: Outcome::Failed,
+        error: Some(text.into()),
+        exit: None,
+        has_panicked: false,
+    };
+    match ended.end.state {
+        EndState::Ended(outcome) => {
+            let error = ended.error.map(Box::from);
+            EndedDetails { outcome, error, exit, has_panicked: false }
+        }
+        EndState::Detached { reason: DetachReason::Shutdown, .. } => {
+            EndedDetails { outcome: Outcome::Cancelled, error: None, exit, has_panicked: false }
+        }
+        EndState::Detached { .. } => failed("its node has let go of it before its end was written"),
+    }
+}
