@@ -13,11 +13,12 @@ const GUESTS: &[(&str, &[&str])] = &[
     ("hub", &[]),
     ("peers", &["hub"]),
     ("executions", &["hub"]),
+    ("cluster", &["executions", "hub", "peers"]),
     ("workers", &["executions", "hub", "peers"]),
     ("shm", &["executions", "hub", "peers"]),
     ("agents", &["outgoing", "workers"]),
     ("streams", &["conversations", "executions", "hub", "peers"]),
-    ("calls", &["conversations", "executions", "hub", "peers", "streams", "workers"]),
+    ("calls", &["cluster", "conversations", "executions", "hub", "peers", "streams", "workers"]),
     ("mcp", &["executions", "hub", "peers", "workers"]),
     ("subscriptions", &["executions", "hub", "outgoing", "peers"]),
     (
@@ -25,6 +26,7 @@ const GUESTS: &[(&str, &[&str])] = &[
         &[
             "agents",
             "calls",
+            "cluster",
             "conversations",
             "executions",
             "hub",
@@ -44,6 +46,7 @@ const FIELDS: &[(&str, &str)] = &[("doors", "shm")];
 /// The tables of the guests. Their fields are private, or visible in their guest only.
 const TABLES: &[&str] = &[
     "Agents",
+    "Cluster",
     "Conversations",
     "DoorsHere",
     "Hub",

@@ -6,6 +6,7 @@
 mod access;
 mod banner;
 mod budget;
+mod cluster;
 mod conformance;
 mod door;
 mod journal;
@@ -42,6 +43,7 @@ use super::telemetry::Exporter;
 use super::{CliError, upstreams};
 use access::{AccessRules, is_open};
 pub use budget::{DescriptorLimit, ResourceBudget};
+use cluster::{ClusterNode, ClusterSetup};
 pub use conformance::Fixtures;
 use journal::JournalState;
 use reload::{Reloader, SettingsSource};
@@ -127,6 +129,8 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
 /// The parts that exist before the server starts, over HTTP and over standard streams alike.
 pub struct ServerSetup {
     pub access: Arc<Access>,
+    /// Taken by the server that starts.
+    cluster: Option<ClusterSetup>,
     journal: JournalState,
     pub budget: ResourceBudget,
     pub log: Log,
@@ -158,7 +162,11 @@ impl ServerSetup {
         let started = Log::start(settings.log, settings.log_level, io::stderr());
         let log = started.map_err(|error| CliError::Environment(format!("the log: {error}")))?;
         let journal = JournalState::open(settings)?;
-        let access = rules.with(settings, journal.folder().map(|folder| &folder.secrets))?;
+        let cluster = ClusterSetup::of(settings)?;
+        // What one node issues, all accept.
+        let secrets = cluster.as_ref().map(ClusterSetup::secrets);
+        let secrets = secrets.or_else(|| journal.folder().map(|folder| folder.secrets));
+        let access = rules.with(settings, secrets.as_ref())?;
         let (ender, stop) = channel();
         let (at_once, by_signal) = (log.clone(), ender.clone());
         on_interrupt(
@@ -171,7 +179,7 @@ impl ServerSetup {
                 exit(0);
             },
         )?;
-        Ok(ServerSetup { access, journal, budget, log, poll_idle, stop, ender })
+        Ok(ServerSetup { access, cluster, journal, budget, log, poll_idle, stop, ender })
     }
 }
 
@@ -187,7 +195,7 @@ fn serve(
     let hangups = Hangups::catch()?;
     let mut setup = ServerSetup::prepare(&settings)?;
     let served = start(&settings, &mut setup, fixtures).and_then(|started| {
-        let RunningServer { server, exporter, upstreams } = started;
+        let RunningServer { server, node, exporter, upstreams } = started;
         let reloader = Reloader {
             source,
             settings: settings.clone(),
@@ -197,6 +205,7 @@ fn serve(
         };
         hangups.serve(move || reloader.reload())?;
         let served = serve_until_stopped(&settings, &setup, server, manager.as_ref());
+        drop(node);
         upstreams.end();
         exporter.finish();
         served
@@ -259,6 +268,8 @@ fn watch_shards(
 /// A running server, and the parts that belong to it.
 pub struct RunningServer {
     pub server: Server,
+    /// Ended after the server, so that the cluster has the ends of its executions.
+    pub node: Option<ClusterNode>,
     pub exporter: Exporter,
     /// Ended after the server.
     pub upstreams: Arc<Upstreams>,
@@ -270,7 +281,7 @@ pub fn start(
     setup: &mut ServerSetup,
     fixtures: Option<Fixtures>,
 ) -> Result<RunningServer, CliError> {
-    let ServerSetup { access, journal, budget, log, .. } = setup;
+    let ServerSetup { access, cluster, journal, budget, log, .. } = setup;
     let upstreams = upstreams(settings, log)?;
     if settings.named_doors.0 {
         sweep(log);
@@ -292,6 +303,10 @@ pub fn start(
     {
         let agents = agents(settings)?;
         shards.iter_mut().for_each(|shard| shard.guests.agents = agents.clone());
+    }
+    let cluster = cluster.take();
+    if let Some(cluster) = &cluster {
+        cluster.prepare(&mut shards);
     }
     let config = ServerConfig {
         shards,
@@ -322,10 +337,11 @@ pub fn start(
         offered.add_to(shard.tools_mut());
     };
     let server = start_shards(config, Arc::new(set_up_tools), journal)?;
+    let node = cluster.map(|cluster| cluster.start(&server, log)).transpose()?;
     upstreams.follow(server.handles().cloned().collect());
     exporter.watch(server.meter());
     heap::trim(); // The schemas of tools and the documents were made from much that is freed.
-    Ok(RunningServer { server, exporter, upstreams })
+    Ok(RunningServer { server, node, exporter, upstreams })
 }
 
 /// Starts the shards. If the default journal cannot be opened, they keep nothing on disk.

@@ -269,6 +269,40 @@ impl FromStr for FilePath {
     }
 }
 
+/// The URL of a server of another kind. Its user checks it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServerUrl(pub String);
+
+impl fmt::Display for ServerUrl {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
+impl FromStr for ServerUrl {
+    type Err = std::convert::Infallible;
+    fn from_str(text: &str) -> Result<ServerUrl, Self::Err> {
+        Ok(ServerUrl(text.to_owned()))
+    }
+}
+
+/// A name, or none if it is empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Name(pub String);
+
+impl fmt::Display for Name {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
+impl FromStr for Name {
+    type Err = std::convert::Infallible;
+    fn from_str(text: &str) -> Result<Name, Self::Err> {
+        Ok(Name(text.to_owned()))
+    }
+}
+
 /// A path that has a default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum AutoPath {
@@ -333,6 +367,7 @@ words! {
     AutoPath: "PATH";
     Durability: "none|written|synced";
     FilePath: "PATH";
+    Name: "NAME";
     Collector: "URL";
 }
 
@@ -382,6 +417,7 @@ lists! {
     McpTools: "[NAME:]RULES";
     Network: "NETWORK";
     Origin: "ORIGIN";
+    ServerUrl: "URL";
     String: "PROGRAM";
     Variable: "NAME[=VALUE]";
 }

@@ -26,7 +26,7 @@ use streamdoor::wire::subscriptions::Network;
 use super::CliError;
 use super::telemetry::Collector;
 pub use builtin::{Builtin, McpTools};
-pub use kinds::{AutoPath, Bytes, Cpus, FilePath, Number, Setting, Switch, Time};
+pub use kinds::{AutoPath, Bytes, Cpus, FilePath, Name, Number, ServerUrl, Setting, Switch, Time};
 pub use mcp_servers::{McpServer, McpServers};
 pub use models::{AgentTools, Models};
 pub use virtual_tools::VirtualTools;
@@ -87,6 +87,23 @@ settings! {
     journal_retention: LongTime = Time(limits::JOURNAL_RETENTION);
     /// The time between two checks of everything that the journal has. With 0, there are none.
     journal_scrub: Time<0, TIME_MAX_US> = Time(limits::JOURNAL_SCRUB_PERIOD);
+    /// Be a node of the cluster at these servers of NATS: nats://HOST:PORT or tls://HOST:PORT; may
+    /// be repeated. Every node then serves the executions of all. See streamdoor cluster --help.
+    cluster: Vec<ServerUrl> = Vec::new();
+    /// The name of the cluster. Empty: default.
+    cluster_name: Name = Name::default();
+    /// The name of this node in the cluster. Empty: the name of this machine.
+    node: Name = Name::default();
+    /// The file with the secret of the cluster, which all its nodes have. Only its owner may be
+    /// able to read it.
+    cluster_secret_file: FilePath = FilePath::default();
+    /// The file with the credentials of this node for NATS: a JWT and the seed of an nkey.
+    cluster_credentials_file: FilePath = FilePath::default();
+    /// The file with the certificates that the servers of NATS are trusted by. Empty: those of the
+    /// system.
+    cluster_tls_ca: FilePath = FilePath::default();
+    /// The time for which the others count this node as alive after its last sign of life.
+    cluster_lease: Time<{ 2 * SECOND_US }, { 60 * SECOND_US }> = Time(limits::CLUSTER_LEASE);
     /// The most executions that can be shared through the door at once.
     doors_max: Number<0, { limits::DOORS_CEILING as u64 }> = Number(limits::DOORS_MAX as u64);
     /// Accept this name or address as the server's host, beside loopback ones and those it listens

@@ -127,8 +127,9 @@ fn serve(
         open().map_err(|error| CliError::Environment(format!("the standard streams: {error}")))?;
     let mut setup = ServerSetup::prepare(settings)?;
     let spoken = start(settings, &mut setup, fixtures).and_then(|started| {
-        let RunningServer { server, exporter, upstreams } = started;
+        let RunningServer { server, node, exporter, upstreams } = started;
         let spoken = speak(settings, settle, &setup, server, streams);
+        drop(node);
         upstreams.end();
         exporter.finish();
         spoken

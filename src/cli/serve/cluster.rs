@@ -1,0 +1,173 @@
+//! The server as a node of a cluster.
+
+#[cfg(feature = "cluster")]
+use std::sync::Arc;
+
+use streamdoor::server::{Server, ServerShardConfig};
+#[cfg(feature = "cluster")]
+use streamdoor::{
+    nats::connect::{Checked, ConnectSettings},
+    nats::node::{NewNode, Node, NodeEvent, NodeOptions},
+    nats::secret,
+    trace::Level,
+};
+
+use super::super::settings::Settings;
+use super::journal::Secrets;
+#[cfg(feature = "cluster")]
+use super::log_event;
+use super::{CliError, Log};
+
+/// A node that has not begun yet.
+#[cfg(feature = "cluster")]
+pub struct ClusterSetup {
+    new: NewNode,
+    options: NodeOptions,
+}
+
+/// A program that knows no clusters has none.
+#[cfg(not(feature = "cluster"))]
+pub enum ClusterSetup {}
+
+/// The node of a running server. Dropping it ends the node.
+#[cfg(feature = "cluster")]
+pub type ClusterNode = Node;
+#[cfg(not(feature = "cluster"))]
+pub enum ClusterNode {}
+
+#[cfg(feature = "cluster")]
+impl ClusterSetup {
+    /// Reads what the settings say of a cluster; `None` if they name none.
+    ///
+    /// # Errors
+    /// If they cannot be used.
+    pub fn of(settings: &Settings) -> Result<Option<ClusterSetup>, CliError> {
+        if settings.cluster.is_empty() {
+            return Ok(None);
+        }
+        let wrong = |text: String| CliError::Environment(format!("cluster: {text}"));
+        let connect = ConnectSettings {
+            servers: settings.cluster.iter().map(|url| url.0.clone()).collect(),
+            cluster: settings.cluster_name.0.clone(),
+            credentials_file: settings.cluster_credentials_file.0.clone(),
+            tls_ca: settings.cluster_tls_ca.0.clone(),
+        };
+        let Checked { servers, options, names } =
+            connect.check().map_err(|error| wrong(error.to_string()))?;
+        let Some(path) = &settings.cluster_secret_file.0 else {
+            let text = "cluster_secret_file is needed: streamdoor cluster init --secret-file FILE \
+                        makes one, and all nodes have the same";
+            return Err(wrong(text.to_owned()));
+        };
+        let secret = secret::read(path);
+        let secret = secret.map_err(|error| wrong(format!("{}: {error}", path.display())))?;
+        let node = node_name(&settings.node.0).map_err(wrong)?;
+        let lease = settings.cluster_lease.0;
+        let secret = Arc::from(secret);
+        let options = NodeOptions { servers, connect: options, names, node, secret, lease };
+        Ok(Some(ClusterSetup { new: NewNode::default(), options }))
+    }
+
+    /// Makes the shards a node.
+    pub fn prepare(&self, shards: &mut [ServerShardConfig]) {
+        for shard in shards {
+            shard.guests.cluster = Some(self.new.line());
+            shard.guests.mcp_key = Some(self.secrets().mcp);
+        }
+    }
+
+    /// The secrets that all nodes have.
+    pub fn secrets(&self) -> Secrets {
+        let derived = |purpose| secret::derived(&self.options.secret, purpose);
+        Secrets { tickets: derived(secret::TICKETS), mcp: derived(secret::MCP_STATE) }
+    }
+
+    /// Starts the node.
+    ///
+    /// # Errors
+    /// If the machine lacks a thread.
+    pub fn start(self, server: &Server, log: &Log) -> Result<ClusterNode, CliError> {
+        let (log, node) = (log.clone(), self.options.node.clone());
+        let tell = move |event: &NodeEvent<'_>| tell(&log, &node, event);
+        let started = self.new.start(self.options, server.handles().cloned().collect(), tell);
+        started.map_err(|error| CliError::Environment(format!("cluster: {error}")))
+    }
+}
+
+#[cfg(not(feature = "cluster"))]
+impl ClusterSetup {
+    /// Refuses settings that name a cluster.
+    ///
+    /// # Errors
+    /// If they do.
+    pub fn of(settings: &Settings) -> Result<Option<ClusterSetup>, CliError> {
+        match settings.cluster.is_empty() {
+            true => Ok(None),
+            false => Err(CliError::Environment(
+                "cluster: this program was built without the feature cluster".to_owned(),
+            )),
+        }
+    }
+
+    /// Makes the shards a node.
+    pub fn prepare(&self, _shards: &mut [ServerShardConfig]) {
+        match *self {}
+    }
+
+    /// The secrets that all nodes have.
+    pub fn secrets(&self) -> Secrets {
+        match *self {}
+    }
+
+    /// Starts the node.
+    ///
+    /// # Errors
+    /// None.
+    pub fn start(self, _server: &Server, _log: &Log) -> Result<ClusterNode, CliError> {
+        match self {}
+    }
+}
+
+/// The name of this node: the one of the settings, or that of the machine.
+#[cfg(feature = "cluster")]
+fn node_name(setting: &str) -> Result<Box<str>, String> {
+    use streamdoor::cluster::directory::is_node_name;
+    let name = match setting {
+        "" => {
+            let machine = std::fs::read_to_string("/proc/sys/kernel/hostname");
+            let machine = machine.map_err(|error| format!("node: {error}"))?;
+            machine.trim().split('.').next().unwrap_or_default().to_owned()
+        }
+        name => name.to_owned(),
+    };
+    match is_node_name(&name) {
+        true => Ok(name.into()),
+        false => Err(format!("node: {name:?}: must be at most 32 letters, digits, - and _")),
+    }
+}
+
+/// Logs what an operator wants to know of the node.
+#[cfg(feature = "cluster")]
+fn tell(log: &Log, node: &str, event: &NodeEvent<'_>) {
+    let (level, name) = match event {
+        NodeEvent::Connected => (Level::Info, "cluster_connected"),
+        NodeEvent::Away(_) => (Level::Warn, "cluster_away"),
+        NodeEvent::Joined => (Level::Info, "cluster_joined"),
+        NodeEvent::NameTaken(_) => (Level::Error, "cluster_name_taken"),
+        NodeEvent::Lost(_) => (Level::Warn, "cluster_node_lost"),
+        NodeEvent::Fenced(_) => (Level::Warn, "cluster_fenced"),
+        NodeEvent::Failed(_) => (Level::Error, "cluster_failed"),
+    };
+    log_event(log, level, name, |line| match event {
+        NodeEvent::Connected | NodeEvent::Joined => line.text("node", node),
+        NodeEvent::Away(error) => line.text("reason", &error.to_string()),
+        NodeEvent::NameTaken(name) => {
+            line.text("node", name);
+            line.text("consequence", "nothing of this server is written to the cluster");
+            line.text("advice", "--node NAME chooses another name");
+        }
+        NodeEvent::Lost(name) => line.text("node", name),
+        NodeEvent::Fenced(tag) => line.text("tag", tag.as_str()),
+        NodeEvent::Failed(reason) => line.text("reason", reason),
+    });
+}

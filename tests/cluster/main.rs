@@ -1,0 +1,19 @@
+//! Servers that are nodes of a cluster: each serves the executions of all.
+//!
+//! `tools/test cluster` gets a server of NATS if none is installed. Without one, these tests are
+//! not run.
+#![cfg(all(feature = "cli", feature = "cluster", feature = "tools"))]
+
+#[path = "../nats/server.rs"]
+mod nats_server;
+#[path = "../served/mod.rs"]
+mod served;
+#[path = "../restarts/world.rs"]
+#[allow(dead_code, reason = "it has more than these tests need")]
+mod world;
+
+mod away;
+mod lost;
+mod nodes;
+mod readers;
+mod strangers;

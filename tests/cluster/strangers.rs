@@ -1,0 +1,58 @@
+//! Executions of others, and ids that nobody has.
+
+use std::os::unix::fs::PermissionsExt;
+
+use serde_json::json;
+
+use crate::nodes::Cluster;
+use crate::served::asked;
+
+const ANN: &str = "Authorization: Bearer ann-0123456789abcdef0123456789abcdef\r\n";
+const BOB: &str = "Authorization: Bearer bob-0123456789abcdef0123456789abcdef\r\n";
+
+#[test]
+fn a_stranger_finds_nothing_and_the_owner_finds_it_on_every_node() {
+    let Some(cluster) = Cluster::start("strangers") else { return };
+    let path = cluster.folder().path().join("tokens");
+    let lines = [("ann", ANN), ("bob", BOB)].map(|(name, header)| {
+        let token = header.trim().rsplit(' ').next().unwrap();
+        format!("{name} {token}\n")
+    });
+    std::fs::write(&path, lines.concat()).unwrap();
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
+    let tokens = path.display().to_string();
+    // The other node lists them in another order: names count, and not numbers.
+    let swapped = cluster.folder().path().join("swapped");
+    std::fs::write(&swapped, [lines[1].clone(), lines[0].clone()].concat()).unwrap();
+    std::fs::set_permissions(&swapped, PermissionsExt::from_mode(0o600)).unwrap();
+    let owner = cluster.node("a", &["--token-file", &tokens]);
+    let other = cluster.node("b", &["--token-file", &swapped.display().to_string()]);
+    let call =
+        json!({ "tool": "slow_data_processor", "arguments": { "chunks": 30, "delay_ms": 2 } });
+    let (status, body) =
+        asked::ask(&owner.address, "POST", "/v1/executions", ANN, &call.to_string());
+    assert_eq!(status, 201, "{body}");
+    let created: serde_json::Value = serde_json::from_str(&body).unwrap();
+    let id = created["execution"].as_str().unwrap();
+    let path = format!("/v1/executions/{id}");
+    let none = format!("/v1/executions/{}", "7".repeat(id.len()));
+    let ask = |path: &str, headers: &str| asked::ask(&other.address, "GET", path, headers, "");
+    // In both orders: before the node has a replica, and after it.
+    for _ in 0..2 {
+        let (status, stranger) = ask(&path, BOB);
+        assert_eq!((status, &stranger), (404, &ask(&none, BOB).1));
+        assert_eq!(ask(&path, "").0, 401);
+        let (status, document) = ask(&path, ANN);
+        assert_eq!(status, 200, "{document}");
+    }
+    // A ticket of one node opens the stream on the other.
+    let events = created["links"]["events"].as_str().unwrap();
+    assert!(events.contains("ticket="), "{events}");
+    let response = crate::world::get(&other, events, "");
+    let body = String::from_utf8(response.body).unwrap();
+    assert_eq!((response.status, body.matches("event: end").count()), (200, 1), "{body}");
+    assert_eq!(body.matches("event: chunk").count(), 30);
+    // Nobody without a token is a principal of a cluster with tokens, and the other way round.
+    let open = cluster.node("c", &[]);
+    assert_eq!(asked::ask(&open.address, "GET", &path, "", "").0, 404);
+}
