@@ -5,6 +5,7 @@
 #![cfg(all(feature = "cli", feature = "cluster", feature = "tools"))]
 
 #[path = "../nats/server.rs"]
+#[allow(dead_code, reason = "other tests need more of it")]
 mod nats_server;
 #[path = "../served/mod.rs"]
 mod served;

@@ -59,11 +59,12 @@ fn live(url: &str, node: &str, life: u64) {
     let entry = Entry {
         owner: Incarnation(life),
         state: EntryState::Running,
-        tool: "slow".into(),
         principal: None,
         opened_us: 1,
-        anchor_us: 1,
-        anchor_ns: 1,
+        ring_bytes: 1 << 16,
+        chunk_bytes: 1 << 14,
+        chunks_expected: None,
+        details: serde_json::json!({ "tool": "slow" }),
     };
     with_link(url, async |link| {
         link.create_lease(node, Incarnation(life), Duration::from_secs(60)).await.unwrap();
