@@ -252,6 +252,49 @@ fn a_client_that_says_wrongly_what_it_has_seen_is_counted_exactly_all_the_same()
 }
 
 #[test]
+fn chunks_that_the_ring_never_had_are_looked_for_by_all_who_want_more_than_the_newest() {
+    for policy in Policy::ALL {
+        for is_behind in [false, true] {
+            let (mut world, id) = kept(0);
+            let demand = if is_behind { 0 } else { u32::MAX };
+            let subscriber = world.subscribe(id, SubscribeSpec { demand, ..with(policy) }).unwrap();
+            (0..5).for_each(|_| world.publish(id, 10));
+            world.take();
+            let mut through = KindTotals::default();
+            through.add(Kind::Output, Totals { chunks: 6, bytes: 60 });
+            through.add(Kind::Stderr, Totals { chunks: 3, bytes: 7 });
+            world.handle(Event::Skipped(id.slot, &through));
+            world.handle(Event::Demand(subscriber, u32::MAX));
+            let actions = world.take();
+            let from_seq = if is_behind { 1 } else { 6 };
+            let wants_newest = matches!(policy, Policy::DropOldest | Policy::Conflate);
+            if wants_newest {
+                let missed = (gaps(&actions)[0].from_seq, gaps(&actions)[0].chunk_count);
+                assert_eq!(missed, (from_seq, 10 - from_seq), "{policy}");
+            } else {
+                assert_eq!(fetches(&actions), [(from_seq, 10, u32::MAX)], "{policy}");
+                if is_behind {
+                    given(&mut world, subscriber, 1, 6);
+                }
+                let totals = Totals { chunks: 4, bytes: 17 };
+                let result = Fetched::Lost { reason: GapReason::Unwritten, totals };
+                world.handle(Event::Fetched { subscriber, from_seq: 6, until_seq: 10, result });
+                let gap = gaps(&world.take())[0];
+                assert_eq!((gap.from_seq, gap.to_seq, gap.byte_count), (6, 9, 17), "{policy}");
+            }
+            world.publish(id, 10);
+            assert_eq!(runs(&world.take()), [(10, 11)], "{policy}");
+            world.handle(Event::ProducerEnded(id.slot, ProducerEnd::TimedOut));
+            let actions = world.take();
+            let Some(Action::End(_, _, end)) = actions.last() else { panic!("{actions:?}") };
+            assert_eq!(end.state, EndState::Ended(Outcome::TimedOut), "{policy}");
+            assert_eq!(end.published, Totals { chunks: 10, bytes: 77 }, "{policy}");
+            assert_eq!(end.given + end.missed, end.published, "{policy}");
+        }
+    }
+}
+
+#[test]
 fn who_leaves_while_the_disk_reads_is_told_nothing_more() {
     let (mut world, id) = kept(20);
     for policy in [Policy::Replay, Policy::Block] {

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use super::atomic::{Flaw, flaw_switch, full_fence};
 use super::*;
 use crate::base::Instant;
+use crate::stream::{Kind, KindTotals, Totals};
 
 /// A geometry for four payloads of a word, with eight slots.
 const DATA_FIRST: Geometry = Geometry::custom(8, 192);
@@ -88,6 +89,29 @@ fn a_reader_is_overtaken(geometry: Geometry, held: u64) {
     write(&mut writer, 1);
     write(&mut writer, 1);
     thread.join().unwrap();
+}
+
+#[test]
+fn a_reader_whose_ring_begins_anew_takes_that_for_being_overtaken() {
+    explore(3, || {
+        let mut writer = ring(DATA_FIRST, 2);
+        let reader = writer.reader();
+        let thread = loom::thread::spawn(move || {
+            for seq in 2..=3 {
+                match read(&reader, 1, seq) {
+                    Ok(()) => assert_eq!(seq, 2),
+                    Err(ReadError::Pending) => assert_eq!(seq, 3),
+                    Err(ReadError::Overtaken { tail_seq }) => assert_eq!(tail_seq, 10),
+                    Err(error) => panic!("chunk {seq}: {error}"),
+                }
+            }
+        });
+        let mut kinds = KindTotals::default();
+        kinds.add(Kind::Output, Totals { chunks: 9, bytes: 72 });
+        writer.skip_to(&Start { seq: 10, total_bytes: 72, kinds });
+        write(&mut writer, 1);
+        thread.join().unwrap();
+    });
 }
 
 #[test]
