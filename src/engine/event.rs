@@ -99,6 +99,8 @@ pub enum Event<'a> {
     Exited(Handle, Exit),
     /// The producer sleeps until this time.
     Sleeping(Handle, Instant),
+    /// A guest gives the execution up. It fails with this text.
+    GivenUp(Handle, &'a str),
     /// The producer is gone; nothing more will be published.
     ProducerEnded(Handle, ProducerEnd<'a>),
 

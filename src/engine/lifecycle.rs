@@ -411,11 +411,17 @@ impl Engine {
 
     /// Fails an execution of which the disk keeps nothing more.
     pub(super) fn not_kept(&mut self, execution: Handle, text: &str) {
+        let kept = self.registry.executions.get(execution).map(|e| e.spec.kept);
+        assert!(kept != Some(false)); // The others were promised nothing.
+        self.fail(execution, text);
+    }
+
+    /// Fails an execution with this text, unless its end is decided.
+    pub(super) fn fail(&mut self, execution: Handle, text: &str) {
         let Some(e) = self.registry.executions.get_mut(execution) else { return };
         if e.closed() {
             return;
         }
-        assert!(e.spec.kept); // The others were promised nothing.
         match e.producer {
             Producer::Leaving(_) => {
                 e.error = Some(shortened(text).into());

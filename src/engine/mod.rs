@@ -223,6 +223,7 @@ impl Engine {
             Event::Suspend(id) => self.suspend(id),
             Event::EndKept(execution) => self.end_kept(execution),
             Event::NotKept(execution, text) => self.not_kept(execution, text),
+            Event::GivenUp(execution, text) => self.fail(execution, text),
             Event::KeptFrom(execution, seq, before) => self.kept_from(execution, seq, before),
             Event::Fetched { subscriber, from_seq, until_seq, result } => {
                 self.fetched(subscriber, from_seq..until_seq, result);

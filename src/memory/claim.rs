@@ -88,6 +88,7 @@ impl RingWriter {
         self.begin_lap_at(start);
         self.tail_totals = start.kinds;
         self.tail_version += 2;
+        // Odd until the head has followed the tail: readers know why it is behind.
         self.word(TAIL_VERSION_WORD).store(self.tail_version - 1, Ordering::Relaxed);
         self.word(TAIL_SEQ_WORD).store(start.seq, Ordering::Release); // ring:tail
         fence(Ordering::Release); // ring:claim, ring:totals
@@ -95,11 +96,11 @@ impl RingWriter {
             self.word(TAIL_TOTALS_WORD + 2 * kind).store(total.chunks, Ordering::Relaxed);
             self.word(TAIL_TOTALS_WORD + 2 * kind + 1).store(total.bytes, Ordering::Relaxed);
         }
-        self.word(TAIL_VERSION_WORD).store(self.tail_version, Ordering::Release); // ring:totals
         let slots = start.seq..start.seq + u64::from(self.geometry.slot_count());
         clear_index(&self.lease.segment, self.geometry, slots);
         self.word(TOTAL_BYTES_WORD).store(start.total_bytes, Ordering::Relaxed);
         self.word(HEAD_SEQ_WORD).store(start.seq - 1, Ordering::Release); // ring:publish
+        self.word(TAIL_VERSION_WORD).store(self.tail_version, Ordering::Release); // ring:totals
     }
 
     /// Moves the tail to `tail_seq`, visible to all readers before anything is overwritten.

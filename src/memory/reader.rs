@@ -355,14 +355,24 @@ impl RingReader {
     fn overtaken(&self, tail_seq: u64) -> ReadError {
         // A tail is at most one beyond a head that was stored before it.
         let head_seq = self.word(HEAD_SEQ_WORD).load(Ordering::Relaxed);
-        if tail_seq - 1 > head_seq {
-            // Tail and head are of two rings, or of a hostile writer.
-            fence(Ordering::Acquire);
-            let generation = self.word(GENERATION_WORD).load(Ordering::Relaxed);
-            let is_gone = generation != self.generation;
-            return if is_gone { ReadError::Gone } else { ReadError::Corrupt };
+        match tail_seq - 1 > head_seq {
+            true => self.ahead_of_head(tail_seq),
+            false => ReadError::Overtaken { tail_seq },
         }
-        ReadError::Overtaken { tail_seq }
+    }
+
+    /// Finds the reason for a tail that is ahead of the head: a writer that skips moves the tail
+    /// first, or they are of two rings, or the writer is hostile.
+    #[cold]
+    fn ahead_of_head(&self, tail_seq: u64) -> ReadError {
+        fence(Ordering::Acquire);
+        let generation = self.word(GENERATION_WORD).load(Ordering::Relaxed);
+        if generation != self.generation {
+            return ReadError::Gone;
+        }
+        let version = load_acquire(self.word(TAIL_VERSION_WORD)); // ring:totals
+        let is_skipping = !version.is_multiple_of(2) || tail_seq - 1 <= self.head_seq();
+        if is_skipping { ReadError::Overtaken { tail_seq } } else { ReadError::Corrupt }
     }
 
     #[inline]

@@ -52,6 +52,8 @@ pub struct NodeOptions {
     pub secret: Arc<[u8]>,
     /// Time for which the node counts as alive after it has renewed its lease.
     pub lease: Duration,
+    /// True if a node that cannot renew its lease fails its executions, before others do.
+    pub stops_if_cut_off: bool,
 }
 
 /// A node that has not begun yet: its shards can have their lines.
@@ -198,6 +200,8 @@ pub enum NodeEvent<'a> {
     NameTaken(&'a str),
     /// A node was lost, or has begun anew.
     Lost(&'a str),
+    /// The node cannot renew its lease. Others end its executions in their logs soon.
+    CutOff,
     /// Somebody else has ended an execution of this node in its log.
     Fenced(&'a Tag),
     /// The node cannot run.
@@ -284,6 +288,7 @@ struct Run {
     status: NodeStatus,
     status_at: Instant,
     is_joined: bool,
+    is_cut_off: bool,
 }
 
 impl Run {
@@ -315,6 +320,7 @@ impl Run {
             status: NodeStatus::default(),
             status_at: Instant::ZERO,
             is_joined: false,
+            is_cut_off: false,
         }
     }
 
@@ -369,6 +375,7 @@ impl Run {
             self.status.is_name_taken = true;
             (self.tell)(&NodeEvent::NameTaken(&self.options.node));
         }
+        self.look_at_lease(now);
         if has_lease {
             for mirrored in std::mem::take(&mut self.new) {
                 self.begin(mirrored, now);
@@ -389,6 +396,19 @@ impl Run {
             (true, _) => limits::CLUSTER_LOOK_INTERVAL,
             (false, true) => limits::CLUSTER_LINGER,
             (false, false) => limits::CLUSTER_LINGER_QUIET,
+        }
+    }
+
+    /// Notices that the lease may soon be over for others, and that it is held again. Only the
+    /// clock of this node counts, from the time at which it has last asked.
+    fn look_at_lease(&mut self, now: Instant) {
+        let is_over = self.driver.lease().safe_until().is_some_and(|until| now >= until);
+        if std::mem::replace(&mut self.is_cut_off, is_over) || !is_over {
+            return;
+        }
+        (self.tell)(&NodeEvent::CutOff);
+        if self.options.stops_if_cut_off {
+            (0..self.shards.len()).for_each(|shard| self.post(shard as u8, FromCluster::CutOff));
         }
     }
 

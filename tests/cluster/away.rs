@@ -48,3 +48,17 @@ fn a_node_starts_without_the_servers_and_joins_later() {
     let id = slow(&node, 10, 1);
     assert_eq!(events(&other, &id, "").last().unwrap()["state"], "completed");
 }
+
+#[test]
+fn a_node_that_is_cut_off_goes_on_or_stops_as_its_operator_wants() {
+    let Some(mut cluster) = Cluster::start("isolated") else { return };
+    let (serves, stops) =
+        (cluster.node("a", &[]), cluster.node("b", &["--cluster-isolated", "stop"]));
+    let ids = [slow(&serves, 100_000, 5), slow(&stops, 100_000, 5)];
+    cluster.nats.kill();
+    serves.wait_for("cluster_cut_off");
+    let end = events(&stops, &ids[1], "&policy=drop_oldest").pop().unwrap();
+    assert_eq!((&end["event"], &end["state"]), (&json!("end"), &json!("failed")));
+    assert_eq!(end["error"], "its node was cut off from its cluster");
+    assert_eq!(inspect(&serves, &ids[0]).1["state"], "running");
+}

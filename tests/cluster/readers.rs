@@ -57,7 +57,7 @@ fn output_result_and_status_are_those_of_the_owner() {
     for name in ["execution", "tool", "chunks", "bytes"] {
         assert_eq!(document[name], own_document[name], "{name}: {document}");
     }
-    let result = fetch(&other, &format!("/v1/executions/{id}/result?wait=1s"));
+    let result = fetch(&other, &format!("/v1/executions/{id}/result"));
     let result: Value = serde_json::from_slice(&result).unwrap();
     assert_eq!(result["state"], "completed");
 }

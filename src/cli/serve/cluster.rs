@@ -12,6 +12,8 @@ use streamdoor::{
     trace::Level,
 };
 
+#[cfg(feature = "cluster")]
+use super::super::settings::Isolated;
 use super::super::settings::Settings;
 use super::journal::Secrets;
 #[cfg(feature = "cluster")]
@@ -64,7 +66,15 @@ impl ClusterSetup {
         let node = node_name(&settings.node.0).map_err(wrong)?;
         let lease = settings.cluster_lease.0;
         let secret = Arc::from(secret);
-        let options = NodeOptions { servers, connect: options, names, node, secret, lease };
+        let options = NodeOptions {
+            servers,
+            connect: options,
+            names,
+            node,
+            secret,
+            lease,
+            stops_if_cut_off: settings.cluster_isolated == Isolated::Stop,
+        };
         Ok(Some(ClusterSetup { new: NewNode::default(), options }))
     }
 
@@ -155,11 +165,12 @@ fn tell(log: &Log, node: &str, event: &NodeEvent<'_>) {
         NodeEvent::Joined => (Level::Info, "cluster_joined"),
         NodeEvent::NameTaken(_) => (Level::Error, "cluster_name_taken"),
         NodeEvent::Lost(_) => (Level::Warn, "cluster_node_lost"),
+        NodeEvent::CutOff => (Level::Warn, "cluster_cut_off"),
         NodeEvent::Fenced(_) => (Level::Warn, "cluster_fenced"),
         NodeEvent::Failed(_) => (Level::Error, "cluster_failed"),
     };
     log_event(log, level, name, |line| match event {
-        NodeEvent::Connected | NodeEvent::Joined => line.text("node", node),
+        NodeEvent::Connected | NodeEvent::Joined | NodeEvent::CutOff => line.text("node", node),
         NodeEvent::Away(error) => line.text("reason", &error.to_string()),
         NodeEvent::NameTaken(name) => {
             line.text("node", name);

@@ -286,6 +286,36 @@ impl FromStr for ServerUrl {
     }
 }
 
+/// The behaviour of a node that is cut off from its cluster.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Isolated {
+    /// Its executions go on.
+    #[default]
+    Serve,
+    /// Its executions fail.
+    Stop,
+}
+
+impl fmt::Display for Isolated {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Isolated::Serve => "serve",
+            Isolated::Stop => "stop",
+        })
+    }
+}
+
+impl FromStr for Isolated {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Isolated, String> {
+        match text {
+            "serve" => Ok(Isolated::Serve),
+            "stop" => Ok(Isolated::Stop),
+            _ => Err(format!("must be serve or stop, not {text:?}")),
+        }
+    }
+}
+
 /// A name, or none if it is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Name(pub String);
@@ -367,6 +397,7 @@ words! {
     AutoPath: "PATH";
     Durability: "none|written|synced";
     FilePath: "PATH";
+    Isolated: "serve|stop";
     Name: "NAME";
     Collector: "URL";
 }

@@ -26,7 +26,9 @@ use streamdoor::wire::subscriptions::Network;
 use super::CliError;
 use super::telemetry::Collector;
 pub use builtin::{Builtin, McpTools};
-pub use kinds::{AutoPath, Bytes, Cpus, FilePath, Name, Number, ServerUrl, Setting, Switch, Time};
+pub use kinds::{
+    AutoPath, Bytes, Cpus, FilePath, Isolated, Name, Number, ServerUrl, Setting, Switch, Time,
+};
 pub use mcp_servers::{McpServer, McpServers};
 pub use models::{AgentTools, Models};
 pub use virtual_tools::VirtualTools;
@@ -104,6 +106,9 @@ settings! {
     cluster_tls_ca: FilePath = FilePath::default();
     /// The time for which the others count this node as alive after its last sign of life.
     cluster_lease: Time<{ 2 * SECOND_US }, { 60 * SECOND_US }> = Time(limits::CLUSTER_LEASE);
+    /// The behaviour of a node that cannot renew its lease. All others are told that its executions
+    /// have failed. serve: they go on for its own clients. stop: they fail here, too.
+    cluster_isolated: Isolated = Isolated::Serve;
     /// The most executions that can be shared through the door at once.
     doors_max: Number<0, { limits::DOORS_CEILING as u64 }> = Number(limits::DOORS_MAX as u64);
     /// Accept this name or address as the server's host, beside loopback ones and those it listens

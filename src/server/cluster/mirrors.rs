@@ -4,12 +4,13 @@
 //! it must not count as the subscriber that a tool waits for. It gates nobody.
 
 use super::{Mirrored, ToCluster};
-use crate::base::ExecutionId;
+use crate::base::{ExecutionId, Handle};
 use crate::cluster::directory::{Entry, EntryState};
 use crate::cluster::record::Incarnation;
-use crate::engine::{SubscribeError, SubscribeSpec};
+use crate::engine::{Event, SubscribeError, SubscribeSpec};
 use crate::limits;
 use crate::reactor::Reactor;
+use crate::server::guests::ServedRun;
 use crate::server::{ServerShard, archive};
 use crate::shard::journal::OpenedDetails;
 use crate::shard::run::Producer;
@@ -18,10 +19,7 @@ use crate::stream::Policy;
 /// Sends the mirror to the executions that have begun.
 pub(super) fn attach<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
     for id in std::mem::take(&mut shard.guests.cluster.to_mirror) {
-        let Some(run) = shard.run_of(id) else { continue };
-        if run.is_replica || run.tool.is_none() || run.guest.stream.is_some() {
-            continue;
-        }
+        let Some(run) = shard.run_of(id).filter(|run| is_mirrored(run)) else { continue };
         if matches!(run.producer, Producer::Waiting(_)) {
             shard.guests.cluster.to_mirror.push(id);
             continue;
@@ -38,6 +36,21 @@ pub(super) fn attach<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
             Err(_) => {} // It is over already, or must not be read elsewhere.
         }
     }
+}
+
+/// True if an execution of this shard is mirrored, now or once it runs.
+fn is_mirrored(run: &ServedRun) -> bool {
+    !run.is_replica && run.tool.is_some() && run.guest.stream.is_none()
+}
+
+/// Fails all executions that are mirrored, because other nodes will do so.
+pub(super) fn give_up<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
+    let mirrored = shard.runs.iter().flatten().filter(|run| is_mirrored(run));
+    let all: Vec<Handle> = mirrored.map(|run| run.handle).collect();
+    for execution in all {
+        shard.tell(Event::GivenUp(execution, "its node was cut off from its cluster"));
+    }
+    shard.pump();
 }
 
 /// The entry of an execution. The thread that sends it adds the owner.

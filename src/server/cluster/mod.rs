@@ -156,6 +156,7 @@ pub(in crate::server) fn on_message<R: Reactor + 'static>(
         FromCluster::Old { reader, pieces, is_all } => {
             history::on_old(shard, reader, pieces, is_all);
         }
+        FromCluster::CutOff => mirrors::give_up(shard),
         FromCluster::Cancel { execution } => _ = shard.cancel(execution), // It may have ended.
     }
 }

@@ -126,6 +126,8 @@ pub enum FromCluster {
         /// True if nothing follows them.
         is_all: bool,
     },
+    /// The node is cut off, and others will end its executions. It has to end them itself.
+    CutOff,
     /// Cancel an execution of this node, for another node.
     Cancel {
         /// The execution.
@@ -140,6 +142,7 @@ impl FromCluster {
             FromCluster::Located { .. } => "located",
             FromCluster::Given { .. } => "given",
             FromCluster::Old { .. } => "old",
+            FromCluster::CutOff => "cut_off",
             FromCluster::Cancel { .. } => "cancel",
         }
     }
