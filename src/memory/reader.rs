@@ -361,8 +361,8 @@ impl RingReader {
         }
     }
 
-    /// Finds the reason for a tail that is ahead of the head: a writer that skips moves the tail
-    /// first, or they are of two rings, or the writer is hostile.
+    /// Finds the reason for a tail that is ahead of the head. A writer that skips moves the tail
+    /// first. Otherwise they are of two rings, or the writer is hostile.
     #[cold]
     fn ahead_of_head(&self, tail_seq: u64) -> ReadError {
         fence(Ordering::Acquire);
