@@ -6,6 +6,8 @@
 
 #[cfg(feature = "server")]
 mod agent;
+#[cfg(feature = "cluster")]
+mod cluster;
 mod common;
 mod door;
 mod fanout;
@@ -37,6 +39,7 @@ Usage: bench <command> [options]
   mcp       measure calls of MCP with progress, over HTTP and over standard streams
   journal   measure the log on disk: durable messages, bulk, replay and recovery
   streams   measure servers of Durable Streams: appends, readers that follow, readers that catch up
+  cluster   measure clients of one node that follow executions of another (feature cluster)
   overload  measure the cost of slow readers for the other readers of a server
   soak      run short executions of every kind, and record the server's memory
   idle      run an idle server, and record the counters of the kernel
@@ -63,6 +66,8 @@ fn main() -> ExitCode {
             Some("agent") => agent::command(arguments),
             Some("mcp") => mcp::command(arguments),
             Some("journal") => journal::command(arguments),
+            #[cfg(feature = "cluster")]
+            Some("cluster") => cluster::command(arguments),
             Some("overload") => overload::command(arguments),
             Some("streams") => streams::command(arguments),
             Some("soak") => long::soak(arguments),

@@ -1,0 +1,185 @@
+//! The floor of `bench cluster`: the client library of NATS, used by hand.
+//!
+//! The publisher writes one record for each chunk, on the condition that its subject ends where the
+//! last one was written, and waits for the answer. What becomes due meanwhile goes into the next
+//! record, as in a mirror.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::sync::mpsc::{Sender, channel};
+use std::time::Instant;
+
+use async_nats::HeaderMap;
+use futures_util::StreamExt;
+use serde_json::{Value, json};
+use streamdoor::nats::connect::blocking;
+
+use super::nats::NatsServer;
+use super::{Found, Params, Stamps, failed, payload, stamp};
+use crate::common::Failure;
+use crate::common::machine::now_ns;
+use crate::common::source::Arrivals;
+
+const EXPECTED: &str = "Nats-Expected-Last-Subject-Sequence";
+/// Chunks of one record, as in a mirror.
+const RECORD_BYTES_MAX: usize = 64 << 10;
+
+/// The name of an execution.
+const TAG: &str = "0123456789abcdefghjkmnpqrs";
+
+fn subject(kind: char) -> String {
+    format!("sd1.bench.{kind}0.{TAG}")
+}
+
+/// Writes a record behind the last one. Returns its place.
+async fn write(
+    client: &async_nats::Client,
+    expected: u64,
+    record: Vec<u8>,
+) -> Result<u64, Failure> {
+    let mut headers = HeaderMap::new();
+    headers.insert(EXPECTED, expected.to_string());
+    let request = async_nats::Request::new().payload(record.into()).headers(headers);
+    let answer = client.send_request(subject('c'), request).await.map_err(failed)?;
+    let answer: Value = serde_json::from_slice(&answer.payload).map_err(failed)?;
+    answer["seq"].as_u64().ok_or_else(|| failed(answer))
+}
+
+/// Measures chunks on their way from a publisher to a client.
+///
+/// # Errors
+/// [`Failure::Failed`].
+pub fn live(server: &NatsServer, params: &Params) -> Result<Found, Failure> {
+    let (ready, is_ready) = channel();
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    let (warmup, counted) = params.chunks();
+    std::thread::scope(|scope| {
+        let passer = scope.spawn(|| pass_on(server, listener, warmup + counted, &ready));
+        let client = scope
+            .spawn(move || read(TcpStream::connect(address).map_err(failed)?, warmup, counted));
+        is_ready.recv().map_err(failed)?;
+        publish(server, params)?;
+        passer.join().expect("it does not panic")?;
+        client.join().expect("it does not panic")
+    })
+}
+
+fn publish(server: &NatsServer, params: &Params) -> Result<(), Failure> {
+    let (warmup, counted) = params.chunks();
+    let published = blocking(async {
+        let client = server.client().await?;
+        let (mut arrivals, origin_ns) = (Arrivals::new(params.rate, params.seed), now_ns());
+        let mut bytes = payload(params.size_bytes);
+        let (mut expected, mut left) = (0, warmup + counted);
+        let mut planned_ns = origin_ns + arrivals.next_ns();
+        while left > 0 {
+            while now_ns() < planned_ns {
+                std::hint::spin_loop();
+            }
+            let mut record = Vec::new();
+            while left > 0 && planned_ns <= now_ns() && record.len() < RECORD_BYTES_MAX {
+                stamp(&mut bytes, planned_ns);
+                record.push(b'|');
+                record.extend_from_slice(&bytes);
+                planned_ns = origin_ns + arrivals.next_ns();
+                left -= 1;
+            }
+            expected = write(&client, expected, record).await?;
+        }
+        Ok(())
+    });
+    published.map_err(failed)?
+}
+
+/// Passes records on as they are stored.
+fn pass_on(
+    server: &NatsServer,
+    listener: TcpListener,
+    chunks: u64,
+    ready: &Sender<()>,
+) -> Result<(), Failure> {
+    let (mut socket, _) = listener.accept().map_err(failed)?;
+    socket.set_nodelay(true).map_err(failed)?;
+    let passed = blocking(async {
+        let client = server.client().await?;
+        let mut heard = client.subscribe(subject('l')).await.map_err(failed)?;
+        client.flush().await.map_err(failed)?;
+        let _ = ready.send(()); // The publisher may have failed.
+        let mut passed = 0;
+        while passed < chunks {
+            let message = heard.next().await.ok_or_else(|| failed("the connection was lost"))?;
+            socket.write_all(&message.payload).map_err(failed)?;
+            passed += message.payload.iter().filter(|byte| **byte == b'|').count() as u64;
+        }
+        Ok(())
+    });
+    passed.map_err(failed)?
+}
+
+/// Reads as a client.
+fn read(mut socket: TcpStream, warmup: u64, counted: u64) -> Result<Found, Failure> {
+    let (mut stamps, mut seen) = (Stamps::behind(b"|"), 0);
+    let mut samples_ns = Vec::with_capacity(counted as usize);
+    let mut buffer = vec![0; 64 << 10];
+    while seen < warmup + counted {
+        let count = socket.read(&mut buffer).map_err(failed)?;
+        let now = now_ns();
+        stamps.read(&buffer[..count], |planned_ns| {
+            seen += 1;
+            if seen > warmup {
+                samples_ns.push(u32::try_from(now - planned_ns).unwrap_or(u32::MAX));
+            }
+        });
+        if count == 0 {
+            return Err(failed("the connection has ended"));
+        }
+    }
+    Ok(Found { samples_ns, ..Found::default() })
+}
+
+/// Measures a reader of batches of records.
+///
+/// # Errors
+/// [`Failure::Failed`].
+pub fn catch_up(server: &NatsServer, params: &Params) -> Result<Found, Failure> {
+    let found = blocking(async {
+        let client = server.client().await?;
+        let bytes = payload(params.size_bytes);
+        let of_record = (RECORD_BYTES_MAX / params.size_bytes).max(1);
+        let (mut expected, mut left) = (0, (params.mib << 20) as usize / params.size_bytes);
+        while left > 0 {
+            let count = left.min(of_record);
+            expected = write(&client, expected, bytes.repeat(count)).await?;
+            left -= count;
+        }
+        let (begun, mut read, mut behind) = (Instant::now(), 0, 0);
+        loop {
+            let inbox = client.new_inbox();
+            let mut answers = client.subscribe(inbox.clone()).await.map_err(failed)?;
+            let body = json!({
+                "seq": behind + 1, "next_by_subj": subject('c'), "batch": 256, "max_bytes": 256 << 10
+            });
+            let get = "$JS.API.DIRECT.GET.sd1_bench_log0";
+            let sent = client.publish_with_reply(get, inbox, body.to_string().into()).await;
+            sent.map_err(failed)?;
+            let mut count = 0;
+            while let Some(message) = answers.next().await {
+                if message.status.is_some() {
+                    break;
+                }
+                let headers = message.headers.as_ref().ok_or_else(|| failed("no headers"))?;
+                let place =
+                    headers.get("Nats-Sequence").and_then(|text| text.as_str().parse().ok());
+                behind = place.ok_or_else(|| failed("no place"))?;
+                read += message.payload.len() as u64;
+                count += 1;
+            }
+            if count == 0 {
+                let elapsed_ns = begun.elapsed().as_nanos() as u64;
+                return Ok(Found { bytes: read, elapsed_ns, ..Found::default() });
+            }
+        }
+    });
+    found.map_err(failed)?
+}

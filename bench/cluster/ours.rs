@@ -1,0 +1,206 @@
+//! Two nodes of streamdoor in this process, and a client of the second one.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::DirBuilderExt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use async_nats::ConnectOptions;
+use serde_json::{Value, json};
+use streamdoor::nats::node::{NewNode, Node, NodeOptions};
+use streamdoor::server::{ListenAddress, Server, ServerConfig, ServerShard, ServerShardConfig};
+use streamdoor::shard::{ExecuteOptions, JournalConfig};
+use streamdoor::stream::OnFull;
+use streamdoor::tool::ToolSpec;
+
+use super::nats::NatsServer;
+use super::{Found, Params, Stamps, failed, payload, stamp};
+use crate::common::Failure;
+use crate::common::machine::now_ns;
+use crate::common::source::Arrivals;
+
+const LEASE: Duration = Duration::from_secs(6);
+const JOIN_MAX: Duration = Duration::from_secs(10);
+
+/// A node: a server, and its connection to NATS. It keeps its executions in a directory.
+struct OurNode {
+    server: Server,
+    node: Node,
+}
+
+/// The directory of the journals.
+struct Folder(std::path::PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0); // A remaining folder does no harm.
+    }
+}
+
+fn start(nats: &NatsServer, name: &str, folder: &Folder) -> Result<OurNode, Failure> {
+    let new = NewNode::default();
+    let mut shard = ServerShardConfig::default();
+    shard.guests.cluster = Some(new.line());
+    shard.journal = Some(JournalConfig::at(&folder.0.join(name)));
+    let listen = vec!["127.0.0.1:0".parse::<ListenAddress>().map_err(failed)?];
+    let config = ServerConfig { shards: vec![shard], listen, connections_max: 100 };
+    let server = Server::start(config, Arc::new(set_up)).map_err(failed)?;
+    let options = NodeOptions {
+        servers: vec![nats.url().parse().map_err(failed)?],
+        connect: ConnectOptions::new(),
+        names: NatsServer::names(),
+        node: name.into(),
+        secret: Arc::from(&[7; 32][..]),
+        lease: LEASE,
+        stops_if_cut_off: false,
+    };
+    let node = new.start(options, server.handles().cloned().collect(), |_| {}).map_err(failed)?;
+    let begun = Instant::now();
+    while !node.status().has_lease {
+        if begun.elapsed() > JOIN_MAX {
+            return Err(failed("a node does not join"));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(OurNode { server, node })
+}
+
+/// Adds the tools: `paced` publishes at planned times, and `bulk` as fast as it can.
+fn set_up(shard: &mut ServerShard) {
+    let tools = shard.tools_mut();
+    let paced = tools.insert_closure(ToolSpec::new("paced", "Publishes."), |arguments, out| {
+        let number = |name: &str| arguments[name].as_u64().unwrap_or(0);
+        let mut arrivals = Arrivals::new(number("rate") as u32, number("seed"));
+        let (mut bytes, origin_ns) = (payload(number("size") as usize), number("origin_ns"));
+        for _ in 0..number("chunks") {
+            let planned_ns = origin_ns + arrivals.next_ns();
+            while now_ns() < planned_ns {
+                std::thread::sleep(Duration::from_micros(20));
+            }
+            stamp(&mut bytes, planned_ns);
+            out.send(&bytes)?;
+        }
+        Ok(())
+    });
+    paced.expect("its name is new");
+    let bulk = tools.insert_closure(ToolSpec::new("bulk", "Publishes."), |arguments, out| {
+        let number = |name: &str| arguments[name].as_u64().unwrap_or(0);
+        let bytes = payload(number("size") as usize);
+        for _ in 0..number("chunks") {
+            out.send(&bytes)?;
+        }
+        Ok(())
+    });
+    bulk.expect("its name is new");
+}
+
+impl OurNode {
+    fn address(&self) -> String {
+        let address = self.server.addresses()[0].to_string();
+        address.trim_start_matches("http://").to_owned()
+    }
+
+    fn execute(&self, tool: &'static str, arguments: Value) -> Result<String, Failure> {
+        // The log gets everything, however late it is.
+        let options = ExecuteOptions { on_full: OnFull::Pause, ..ExecuteOptions::default() };
+        let handle = self.server.handles().next().expect("it has a shard");
+        let id = handle.execute(tool, arguments, options).map_err(failed)?;
+        Ok(id.to_string())
+    }
+
+    /// Sends a request, and returns the connection.
+    fn get(&self, path: &str) -> Result<TcpStream, Failure> {
+        let mut socket = TcpStream::connect(self.address()).map_err(failed)?;
+        let head = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+        socket.write_all(head.as_bytes()).map_err(failed)?;
+        Ok(socket)
+    }
+}
+
+fn two_nodes(nats: &NatsServer) -> Result<(OurNode, OurNode, Folder), Failure> {
+    let name = format!("streamdoor-bench-nodes-{}", std::process::id());
+    let folder = Folder(std::env::temp_dir().join(name));
+    for node in ["a", "b"] {
+        // A journal belongs to its owner only.
+        let mut directory = std::fs::DirBuilder::new();
+        directory.recursive(true).mode(0o700).create(folder.0.join(node)).map_err(failed)?;
+    }
+    Ok((start(nats, "a", &folder)?, start(nats, "b", &folder)?, folder))
+}
+
+/// Measures chunks on their way from a tool of one node to a client of the other.
+///
+/// # Errors
+/// [`Failure::Failed`].
+pub fn live(nats: &NatsServer, params: &Params) -> Result<Found, Failure> {
+    let (owner, other, _folder) = two_nodes(nats)?;
+    let (warmup, counted) = params.chunks();
+    let arguments = json!({
+        "rate": params.rate,
+        "seed": params.seed,
+        "size": params.size_bytes,
+        "chunks": warmup + counted,
+        "origin_ns": now_ns() + 300_000_000,
+    });
+    let id = owner.execute("paced", arguments)?;
+    let mut socket = other.get(&format!("/v1/executions/{id}/events"))?;
+    let (mut stamps, mut seen) = (Stamps::behind(b"\"data\":\""), 0);
+    let mut samples_ns = Vec::with_capacity(counted as usize);
+    let mut buffer = vec![0; 64 << 10];
+    loop {
+        let count = socket.read(&mut buffer).map_err(failed)?;
+        let now = now_ns();
+        stamps.read(&buffer[..count], |planned_ns| {
+            seen += 1;
+            if seen > warmup {
+                samples_ns.push(u32::try_from(now - planned_ns).unwrap_or(u32::MAX));
+            }
+        });
+        if count == 0 {
+            break;
+        }
+    }
+    end(owner, other);
+    match seen == warmup + counted {
+        true => Ok(Found { samples_ns, ..Found::default() }),
+        false => Err(failed(format!("{seen} of {} chunks have come", warmup + counted))),
+    }
+}
+
+/// Measures a client that reads an execution of the other node from its beginning.
+///
+/// # Errors
+/// [`Failure::Failed`].
+pub fn catch_up(nats: &NatsServer, params: &Params) -> Result<Found, Failure> {
+    let (owner, other, _folder) = two_nodes(nats)?;
+    let chunks = (params.mib << 20) as usize / params.size_bytes;
+    let id = owner.execute("bulk", json!({ "size": params.size_bytes, "chunks": chunks }))?;
+    while owner.node.status().counters.mirrored == 0 {
+        std::thread::sleep(Duration::from_millis(20)); // Its log does not have the end yet.
+    }
+    let begun = Instant::now();
+    let mut socket = other.get(&format!("/v1/executions/{id}/output"))?;
+    let (mut bytes, mut buffer) = (0, vec![0; 256 << 10]);
+    loop {
+        let count = socket.read(&mut buffer).map_err(failed)?;
+        bytes += count as u64;
+        if count == 0 {
+            break;
+        }
+    }
+    let elapsed_ns = begun.elapsed().as_nanos() as u64;
+    end(owner, other);
+    let expected = (chunks * params.size_bytes) as u64;
+    match bytes >= expected {
+        true => Ok(Found { bytes: expected, elapsed_ns, ..Found::default() }),
+        false => Err(failed(format!("{bytes} of {expected} bytes have come"))),
+    }
+}
+
+fn end(owner: OurNode, other: OurNode) {
+    for OurNode { server, node } in [owner, other] {
+        server.drain(Duration::from_secs(1));
+        drop(node);
+    }
+}
