@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use lexopt::{Arg, Parser};
 use serde_json::{Map, Value, json};
+use streamdoor::limits::CLUSTER_LINGER;
 
 use crate::common::machine::describe;
 use crate::common::params::{choice, number, seconds, usage};
@@ -44,6 +45,7 @@ Usage: bench cluster [options]
   --mib N             catch-up: the size of the log (16)
   --duration S        live: the seconds that are counted (5)
   --warmup S          live: the seconds before them that are not counted (0.5)
+  --linger-us N       the pause of the mirror between two looks, in microseconds (1000)
   --seed N            the seed of arrivals (1)
   --json              print one line of JSON instead of text
   --help
@@ -59,6 +61,7 @@ pub struct Params {
     mib: u64,
     duration: Duration,
     warmup: Duration,
+    linger: Duration,
     seed: u64,
     json: bool,
 }
@@ -105,6 +108,7 @@ impl Params {
             mib: 16,
             duration: Duration::from_secs(5),
             warmup: Duration::from_millis(500),
+            linger: CLUSTER_LINGER,
             seed: 1,
             json: false,
         };
@@ -133,6 +137,9 @@ impl Params {
             "mib" => self.mib = number(parser, option, 1, MIB_MAX)?,
             "duration" => self.duration = seconds(parser, option, 0.001)?,
             "warmup" => self.warmup = seconds(parser, option, 0.0)?,
+            "linger-us" => {
+                self.linger = Duration::from_micros(number(parser, option, 100, 1_000_000)?);
+            }
             "seed" => self.seed = number(parser, option, 0, u64::MAX)?,
             "json" => self.json = true,
             _ => return Err(Failure::Usage(format!("unknown option {option}"))),
@@ -166,6 +173,7 @@ impl Params {
         line.insert("size_bytes".into(), json!(self.size_bytes));
         line.insert("mib".into(), json!(self.mib));
         line.insert("duration_s".into(), json!(self.duration.as_secs_f64()));
+        line.insert("linger_us".into(), json!(self.linger.as_micros() as u64));
         line.insert("seed".into(), json!(self.seed));
         match self.work {
             "live" => line.extend(latency_json(&histogram)),

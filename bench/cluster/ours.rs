@@ -38,7 +38,12 @@ impl Drop for Folder {
     }
 }
 
-fn start(nats: &NatsServer, name: &str, folder: &Folder) -> Result<OurNode, Failure> {
+fn start(
+    nats: &NatsServer,
+    name: &str,
+    folder: &Folder,
+    linger: Duration,
+) -> Result<OurNode, Failure> {
     let new = NewNode::default();
     let mut shard = ServerShardConfig::default();
     shard.guests.cluster = Some(new.line());
@@ -53,6 +58,7 @@ fn start(nats: &NatsServer, name: &str, folder: &Folder) -> Result<OurNode, Fail
         node: name.into(),
         secret: Arc::from(&[7; 32][..]),
         lease: LEASE,
+        linger,
         stops_if_cut_off: false,
     };
     let node = new.start(options, server.handles().cloned().collect(), |_| {}).map_err(failed)?;
@@ -118,7 +124,7 @@ impl OurNode {
     }
 }
 
-fn two_nodes(nats: &NatsServer) -> Result<(OurNode, OurNode, Folder), Failure> {
+fn two_nodes(nats: &NatsServer, params: &Params) -> Result<(OurNode, OurNode, Folder), Failure> {
     let name = format!("streamdoor-bench-nodes-{}", std::process::id());
     let folder = Folder(std::env::temp_dir().join(name));
     for node in ["a", "b"] {
@@ -126,7 +132,8 @@ fn two_nodes(nats: &NatsServer) -> Result<(OurNode, OurNode, Folder), Failure> {
         let mut directory = std::fs::DirBuilder::new();
         directory.recursive(true).mode(0o700).create(folder.0.join(node)).map_err(failed)?;
     }
-    Ok((start(nats, "a", &folder)?, start(nats, "b", &folder)?, folder))
+    let node = |name| start(nats, name, &folder, params.linger);
+    Ok((node("a")?, node("b")?, folder))
 }
 
 /// Measures chunks on their way from a tool of one node to a client of the other.
@@ -134,7 +141,7 @@ fn two_nodes(nats: &NatsServer) -> Result<(OurNode, OurNode, Folder), Failure> {
 /// # Errors
 /// [`Failure::Failed`].
 pub fn live(nats: &NatsServer, params: &Params) -> Result<Found, Failure> {
-    let (owner, other, _folder) = two_nodes(nats)?;
+    let (owner, other, _folder) = two_nodes(nats, params)?;
     let (warmup, counted) = params.chunks();
     let arguments = json!({
         "rate": params.rate,
@@ -173,7 +180,7 @@ pub fn live(nats: &NatsServer, params: &Params) -> Result<Found, Failure> {
 /// # Errors
 /// [`Failure::Failed`].
 pub fn catch_up(nats: &NatsServer, params: &Params) -> Result<Found, Failure> {
-    let (owner, other, _folder) = two_nodes(nats)?;
+    let (owner, other, _folder) = two_nodes(nats, params)?;
     let chunks = (params.mib << 20) as usize / params.size_bytes;
     let id = owner.execute("bulk", json!({ "size": params.size_bytes, "chunks": chunks }))?;
     while owner.node.status().counters.mirrored == 0 {

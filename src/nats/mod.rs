@@ -5,8 +5,8 @@
 //! - [`link`]: the verbs of the cluster, each bounded in time.
 //! - [`driver`]: runs the machines of one node.
 //! - [`node`]: the thread of a node, between the driver and the shards of a server. `source` reads
-//!   rings into mirrors, `orphans` ends the executions of lost nodes, and `asks` is what nodes ask
-//!   each other.
+//!   rings into mirrors, at the pace of `pace`. `orphans` ends the executions of lost nodes, and
+//!   `asks` has the questions of nodes to each other.
 //! - [`connect`]: settings of the connection. [`secret`]: the file that all nodes have.
 //! - [`permissions`]: the subjects of a node. [`inspect`]: a look at a cluster, for an operator.
 //!
@@ -20,6 +20,7 @@ pub mod link;
 pub mod names;
 pub mod node;
 mod orphans;
+mod pace;
 pub mod permissions;
 pub mod secret;
 mod source;

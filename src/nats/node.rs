@@ -23,6 +23,7 @@ use super::driver::{Arrival, Driver, News, To};
 use super::link::{Link, LinkError};
 use super::names::Names;
 use super::orphans::Orphans;
+use super::pace::Pace;
 use super::source::Source;
 use crate::base::{ExecutionId, Instant};
 use crate::cluster::directory::{Entry, EntryState, Tag};
@@ -36,6 +37,9 @@ use crate::server::{
     ClusterLine, Found, FromCluster, Located, Mirrored, ReaderName, ServerHandle, ToCluster,
 };
 use crate::shard::CallError;
+
+/// A pause that the runtime can make. Its clock counts in milliseconds.
+const PAUSE_MIN: Duration = Duration::from_millis(10);
 
 /// The settings of a node.
 #[derive(Clone)]
@@ -52,6 +56,8 @@ pub struct NodeOptions {
     pub secret: Arc<[u8]>,
     /// Time for which the node counts as alive after it has renewed its lease.
     pub lease: Duration,
+    /// The pause between two looks at the rings of executions that publish.
+    pub linger: Duration,
     /// True if a node that cannot renew its lease fails its executions, before others do.
     pub stops_if_cut_off: bool,
 }
@@ -337,11 +343,18 @@ impl Run {
         if let Some(retention) = retention_of(self.driver.link()).await {
             self.entry_time = retention + 10 * limits::CLUSTER_LEASE;
         }
-        asks::hear(self.driver.link().clone(), (node, secret), wake);
+        asks::hear(self.driver.link().clone(), (node, secret), wake.clone());
+        let Ok(pace) = Pace::start(wake.clone()) else {
+            return (self.tell)(&NodeEvent::Failed("no thread"));
+        };
         let mut until = None;
         loop {
             self.take_requests(requests);
-            let pause = self.turn();
+            let mut pause = self.turn();
+            if pause < PAUSE_MIN {
+                pace.wake_after(pause);
+                pause = PAUSE_MIN;
+            }
             let (live, old) = (&mut self.live, &mut self.old);
             let mut give = |to: To<'_>, given: Given<'_>| match to {
                 To::Followers(tag) => live.entry(tag.clone()).or_default().push(Piece::of(given)),
@@ -392,9 +405,9 @@ impl Run {
             self.tell_status(now);
         }
         match (self.sources.is_empty(), is_lively) {
-            _ if self.outbox.iter().any(|messages| !messages.is_empty()) => limits::CLUSTER_LINGER,
+            _ if self.outbox.iter().any(|messages| !messages.is_empty()) => self.options.linger,
             (true, _) => limits::CLUSTER_LOOK_INTERVAL,
-            (false, true) => limits::CLUSTER_LINGER,
+            (false, true) => self.options.linger,
             (false, false) => limits::CLUSTER_LINGER_QUIET,
         }
     }

@@ -73,6 +73,7 @@ impl ClusterSetup {
             node,
             secret,
             lease,
+            linger: settings.cluster_linger.0,
             stops_if_cut_off: settings.cluster_isolated == Isolated::Stop,
         };
         Ok(Some(ClusterSetup { new: NewNode::default(), options }))

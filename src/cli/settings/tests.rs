@@ -31,6 +31,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("cluster-credentials-file", "node.creds"),
     ("cluster-tls-ca", "ca.pem"),
     ("cluster-lease", "3s"),
+    ("cluster-linger", "250us"),
     ("cluster-isolated", "stop"),
     ("doors-max", "3"),
     ("allow-host", "app.example"),

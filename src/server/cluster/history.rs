@@ -28,6 +28,8 @@ pub(super) struct Reader {
     /// The question that is not answered.
     question: Option<Question>,
     pieces: VecDeque<Piece>,
+    /// Bytes of these pieces.
+    pieces_bytes: usize,
     /// True if the next part was asked for.
     is_asked: bool,
     /// True if nothing follows.
@@ -78,6 +80,7 @@ fn begin<R: Reactor + 'static>(
         last_seq: until.position.all.chunks,
         question: None,
         pieces: VecDeque::new(),
+        pieces_bytes: 0,
         is_asked: true,
         is_all: false,
     };
@@ -95,11 +98,22 @@ pub(super) fn on_old<R: Reactor + 'static>(
     pieces: Vec<Piece>,
     is_all: bool,
 ) {
+    let now = shard.now;
     let cluster = &mut shard.guests.cluster;
     let found = cluster.readers.iter_mut().find(|(_, reader)| reader.name == name);
     let Some((&subscriber, reader)) = found else { return }; // Its subscriber has left.
     (reader.is_asked, reader.is_all) = (false, is_all);
-    reader.pieces.extend(pieces.into_iter().filter(|piece| seqs_of(piece).1 > 0));
+    for piece in pieces.into_iter().filter(|piece| seqs_of(piece).1 > 0) {
+        reader.pieces_bytes += piece.bytes();
+        reader.pieces.push_back(piece);
+    }
+    // One part is on its way while another is given.
+    if !is_all && reader.pieces_bytes <= limits::CLUSTER_PULL_BYTES as usize {
+        reader.is_asked = true;
+        cluster.send(ToCluster::ReadMore(name), now);
+    }
+    let cluster = &mut shard.guests.cluster;
+    let Some(reader) = cluster.readers.get(&subscriber) else { return };
     if reader.question.is_some() {
         cluster.to_answer.push_back(subscriber);
         shard.worked = true;
@@ -139,17 +153,22 @@ fn answer_one<R: Reactor + 'static>(shard: &mut ServerShard<R>, subscriber: Subs
     let cluster = &mut shard.guests.cluster;
     let Some(reader) = cluster.readers.get_mut(&subscriber) else { return 0 };
     let Some(question) = reader.question else { return 0 };
-    while reader.pieces.front().is_some_and(|piece| seqs_of(piece).1 <= question.from_seq) {
-        reader.pieces.pop_front();
+    while let Some(piece) =
+        reader.pieces.pop_front_if(|piece| seqs_of(piece).1 <= question.from_seq)
+    {
+        reader.pieces_bytes -= piece.bytes();
     }
+    let has_little = reader.pieces_bytes <= limits::CLUSTER_PULL_BYTES as usize;
+    if has_little && !reader.is_all && !std::mem::replace(&mut reader.is_asked, true) {
+        let name = reader.name;
+        cluster.send(ToCluster::ReadMore(name), now);
+    }
+    let Some(reader) = cluster.readers.get_mut(&subscriber) else { return 0 };
     let Some(piece) = reader.pieces.pop_front() else {
         if reader.is_all {
             // The log had it before, and has it no more.
             reader.question = None;
             lose(shard, &question, (question.until_seq, GapReason::Corrupt), None);
-        } else if !std::mem::replace(&mut reader.is_asked, true) {
-            let name = reader.name;
-            cluster.send(ToCluster::ReadMore(name), now);
         }
         return 0;
     };
