@@ -165,6 +165,7 @@ const ELSEWHERE: &[(u16, &str, &str, &str)] = &[
     (410, "stream_gone", "tests/restarts/streams.rs", "(410, \"stream_gone\")"),
     (410, "call_ended", "src/sim/server/workers_tests.rs", "call_ended"),
     (416, "range_not_satisfiable", "tests/serve_documents.rs", "range_not_satisfiable"),
+    (421, "elsewhere", "tests/cluster/elsewhere.rs", "\"elsewhere\""),
     (429, "too_many_executions", "tests/hostile_net/memory.rs", "too_many_executions"),
     (429, "too_many_subscribers", "src/endpoint/refusal_tests.rs", "too_many_subscribers"),
     (429, "too_many_readers", "tests/door/limits.rs", "(429, Some(64))"),

@@ -19,6 +19,10 @@ documents! {
         field: Option<String>,
         /// The limit that was exceeded, or the number that would have been valid.
         limit: Option<u64>,
+        /// The node of the cluster that carries such a request out.
+        node: Option<String>,
+        /// The URL of that node, if it is known.
+        url: Option<String>,
     }
 
     /// The reply to the checks of health and readiness.

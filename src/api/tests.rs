@@ -50,8 +50,15 @@ fn a_tool_and_an_error_have_their_order() {
     let expected = format!(r#"{tool}"task_support":"optional",{times}{rest}"#);
     assert_eq!(spec.to_json().to_string(), expected);
     let (code, message) = ("c".to_owned(), "m".to_owned());
-    let error = Problem { code, message, field: Some("f".to_owned()), limit: Some(1) };
-    let expected = r#"{"error":{"code":"c","message":"m","field":"f","limit":1}}"#;
+    let error = Problem {
+        code,
+        message,
+        field: Some("f".to_owned()),
+        limit: Some(1),
+        node: Some("n".to_owned()),
+        url: None,
+    };
+    let expected = r#"{"error":{"code":"c","message":"m","field":"f","limit":1,"node":"n"}}"#;
     assert_eq!(spelled(&ErrorReply { error }).to_string(), expected);
 }
 

@@ -103,7 +103,7 @@ impl ServerRefusal {
         let value = serde_json::from_slice(body).unwrap_or_default();
         let (code, message, field, limit) = match api::read(value, "the error") {
             Err(_) => (String::new(), String::new(), None, None),
-            Ok(ErrorReply { error: Problem { code, message, field, limit } }) => {
+            Ok(ErrorReply { error: Problem { code, message, field, limit, .. } }) => {
                 let field = field.map(|field| printable(&field));
                 (printable(&code), printable(&message), field, limit)
             }

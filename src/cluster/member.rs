@@ -42,6 +42,25 @@ pub struct Held {
     pub by: Incarnation,
 }
 
+/// Something that a node tells the others, beside its lease.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct About {
+    /// The URL at which clients reach it, if it knows one.
+    pub url: Option<Box<str>>,
+    /// The version of its program; `None`: it is too old to say so.
+    pub version: Option<Box<str>>,
+    /// True if its clients need tokens; `None`: it is too old to say so.
+    pub is_guarded: Option<bool>,
+}
+
+impl About {
+    /// True if one of the two nodes has tokens, and the other has none. Neither finds an execution
+    /// of the other then: none of them has a principal that the other one knows.
+    pub fn is_apart_from(&self, other: &About) -> bool {
+        self.is_guarded.zip(other.is_guarded).is_some_and(|(one, other)| one != other)
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Due {

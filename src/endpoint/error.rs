@@ -31,6 +31,17 @@ pub struct ApiError {
     pub limit: Option<u64>,
     /// The delay after which the client may try again.
     pub retry_after: Option<Duration>,
+    /// The node of the cluster that carries the request out.
+    pub elsewhere: Option<Box<Elsewhere>>,
+}
+
+/// Another node of the cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Elsewhere {
+    /// Its name.
+    pub node: Box<str>,
+    /// Its URL, if it is known.
+    pub url: Option<Box<str>>,
 }
 
 impl ApiError {
@@ -40,7 +51,15 @@ impl ApiError {
     pub fn new(status: Status, code: &'static str, message: impl Into<String>) -> ApiError {
         debug_assert!(error_codes::is_known(status, code), "{status:?} {code} is not in the table");
         let message = message.into();
-        ApiError { status, code, message, field: None, limit: None, retry_after: None }
+        ApiError {
+            status,
+            code,
+            message,
+            field: None,
+            limit: None,
+            retry_after: None,
+            elsewhere: None,
+        }
     }
 
     /// Sets the field that the error is about.
@@ -66,11 +85,14 @@ impl ApiError {
 
     /// Returns the error as the JSON document of a response body.
     pub fn to_json(&self) -> Value {
+        let elsewhere = self.elsewhere.as_ref();
         let error = Problem {
             code: self.code.to_owned(),
             message: self.message.clone(),
             field: self.field.clone(),
             limit: self.limit,
+            node: elsewhere.map(|elsewhere| elsewhere.node.to_string()),
+            url: elsewhere.and_then(|elsewhere| elsewhere.url.as_deref()).map(String::from),
         };
         spelled(&ErrorReply { error })
     }
@@ -85,6 +107,15 @@ impl ApiError {
         let (names, noun) = (names.join(", "), if shards.len() == 1 { "shard" } else { "shards" });
         let text = format!("{noun} {names} died with all executions there; restart the server");
         ApiError::new(Status::SERVICE_UNAVAILABLE, "shard_dead", text)
+    }
+
+    /// Returns the error for a request that only another node of the cluster can carry out.
+    pub fn elsewhere(elsewhere: Elsewhere) -> ApiError {
+        let Elsewhere { node, url } = &elsewhere;
+        let at = url.as_ref().map(|url| format!(" at {url}")).unwrap_or_default();
+        let text = format!("only the node {node}{at} can do that with its execution");
+        let error = ApiError::new(Status::MISDIRECTED_REQUEST, "elsewhere", text);
+        ApiError { elsewhere: Some(elsewhere.into()), ..error }
     }
 
     /// Returns the error for plain HTTP at a port with TLS.

@@ -392,6 +392,12 @@ pub const ERROR_CODES: &[ErrorCode] = &[
         "Remove the header.",
     ),
     row(
+        Status::MISDIRECTED_REQUEST,
+        "elsewhere",
+        "The execution is one of another node of the cluster, which alone can do this.",
+        "Send the request to the node `node`, at `url` if that is known.",
+    ),
+    row(
         Status::UNPROCESSABLE_CONTENT,
         "key_reused",
         "An earlier request with this `Idempotency-Key` had another body.",

@@ -82,7 +82,7 @@ pub use durable::{
     Appended, Creation, DurableAsk, DurableCall, DurableHeaders, Fork, Live, ProducerAt, ReadAsk,
     ReadFrom,
 };
-pub use error::ApiError;
+pub use error::{ApiError, Elsewhere};
 pub use error_codes::{ERROR_CODES, ErrorCode};
 pub use grant::{DOOR_VERSION, GrantFault, GrantNames, ProduceGrant, ReadGrant};
 pub use list::{ListAsk, ListPlace};

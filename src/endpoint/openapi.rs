@@ -123,11 +123,20 @@ fn refusals_of(route: &Route) -> Vec<Status> {
         (Status::CONTENT_TOO_LARGE, route.body.is_some()),
         (Status::UNSUPPORTED_MEDIA_TYPE, route.body.is_some()),
         (Status::RANGE_NOT_SATISFIABLE, route.headers.iter().any(|field| field.name == "Range")),
+        (Status::MISDIRECTED_REQUEST, is_of_owner(route)),
         (Status::TOO_MANY_REQUESTS, starts || is_stream),
         (Status::INTERNAL_SERVER_ERROR, starts),
         (Status::SERVICE_UNAVAILABLE, true),
     ];
     table.into_iter().filter(|(_, has)| *has).map(|(status, _)| status).collect()
+}
+
+/// True if only the node of an execution carries out some requests of the route.
+fn is_of_owner(route: &Route) -> bool {
+    let is_own_part = ["/door", "/subscribers/", "/tool-results/"];
+    matches!(route.method, Method::Delete) && route.path.ends_with("/{execution}")
+        || is_own_part.iter().any(|part| route.path.contains(part))
+            && !route.path.contains("/door/")
 }
 
 /// Returns what all operations of a path have in common: the parameters in the path.

@@ -36,6 +36,8 @@ pub const CLUSTER_LEASE_MARGIN: Duration = Duration::from_secs(1);
 pub const CLUSTER_RETENTION: Duration = Duration::from_secs(3_600);
 /// Maximum length of the name of a node, in bytes.
 pub const CLUSTER_NODE_NAME_BYTES_MAX: usize = 32;
+/// Maximum length of a text that a node tells of itself, such as its URL, in bytes.
+pub const CLUSTER_ABOUT_BYTES_MAX: usize = 256;
 /// Maximum length of an entry of the directory, in bytes.
 pub const CLUSTER_ENTRY_BYTES_MAX: usize = 16 << 10;
 /// Nodes of a cluster.

@@ -20,7 +20,7 @@ use crate::base::{ExecutionId, Instant};
 use crate::cluster::closer::Closer;
 use crate::cluster::directory::{EntryState, Tag};
 use crate::cluster::follow::{self, Follow, Given, Landmark, Stored};
-use crate::cluster::member::{self, Held, Lease, Watch};
+use crate::cluster::member::{self, About, Held, Lease, Watch};
 use crate::cluster::mirror::{Attempt, Last, Mirror, Standing, Wish};
 use crate::cluster::record::Incarnation;
 use crate::limits::{
@@ -69,7 +69,7 @@ pub(super) enum Arrival {
         tag: Tag,
         raw: Raw,
     },
-    Nodes(Vec<(Box<str>, Held)>),
+    Nodes(Vec<(Box<str>, Held, About)>),
     /// News for the node itself.
     News(News),
     /// Something may not have been heard.
@@ -103,9 +103,12 @@ pub struct Driver {
     link: Link,
     node: Box<str>,
     incarnation: Incarnation,
+    about: About,
     lease_time: Duration,
     lease: Lease,
     watch: Watch,
+    /// The words of each living node about itself.
+    others: BTreeMap<Box<str>, About>,
     mirrors: BTreeMap<Tag, Mirror>,
     readers: BTreeMap<Tag, Reader>,
     histories: BTreeMap<ReaderName, (Tag, Follow)>,
@@ -155,7 +158,7 @@ impl Driver {
         servers: Vec<ServerAddr>,
         options: ConnectOptions,
         names: Names,
-        (node, incarnation, lease_time): (&str, Incarnation, Duration),
+        (node, incarnation, about, lease_time): (&str, Incarnation, About, Duration),
     ) -> Result<Driver, LinkError> {
         let (sender, arrivals) = mpsc::channel(CLUSTER_MAILBOX);
         let client = connect(servers, options, sender.clone()).await?;
@@ -164,9 +167,11 @@ impl Driver {
             link: Link::new(client, names),
             node: node.into(),
             incarnation,
+            about,
             lease_time,
             lease: Lease::new(incarnation, lease_time, now),
             watch: Watch::default(),
+            others: BTreeMap::new(),
             mirrors: BTreeMap::new(),
             readers: BTreeMap::new(),
             histories: BTreeMap::new(),
@@ -191,6 +196,17 @@ impl Driver {
     /// The leases of the others.
     pub fn watch(&mut self) -> &mut Watch {
         &mut self.watch
+    }
+
+    /// The words of a living node about itself.
+    pub fn about(&self, node: &str) -> Option<&About> {
+        self.others.get(node)
+    }
+
+    /// The living nodes of which one has tokens and this one has none, or the other way round.
+    pub fn apart(&self) -> impl Iterator<Item = &str> {
+        let apart = self.others.iter().filter(|(_, other)| other.is_apart_from(&self.about));
+        apart.map(|(node, _)| &**node)
     }
 
     /// Begins to mirror an execution of this node.
@@ -348,8 +364,10 @@ impl Driver {
 
     fn spawn(&self, who: Who, attempt: Attempt, task: Task) {
         let (link, sender) = (self.link.clone(), self.sender.clone());
-        let (node, by, time) = (self.node.clone(), self.incarnation, self.lease_time);
+        let (node, time) = (self.node.clone(), self.lease_time);
+        let by = (self.incarnation, self.about.clone());
         tokio::task::spawn_local(async move {
+            let by = (by.0, &by.1);
             let answer = task.run(&link, &node, by, time).await.unwrap_or(Answer::Failed);
             let _ = sender.send(Arrival::Answer { who, attempt, answer }).await;
         });
@@ -385,15 +403,17 @@ impl Driver {
                 readers.for_each(|reader| reader.follow.on_connection(now));
             }
             Arrival::Nodes(nodes) => {
-                let is_there = |name: &str| nodes.iter().any(|(node, _)| **node == *name);
+                let is_there = |name: &str| nodes.iter().any(|(node, ..)| **node == *name);
                 let known: Vec<Box<str>> =
                     self.watch.nodes().map(|(node, _)| node.into()).collect();
                 for gone in known.iter().filter(|node| !is_there(node)) {
                     self.watch.on_gone(gone);
                 }
-                for (node, held) in &nodes {
+                for (node, held, _) in &nodes {
                     self.watch.on_lease(node, held.by, now);
                 }
+                let others = nodes.into_iter().map(|(node, _, about)| (node, about));
+                self.others = others.collect();
             }
             Arrival::Heard { tag, raw } => {
                 if let Some(reader) = self.readers.get_mut(&tag) {
@@ -509,7 +529,7 @@ impl Task {
         self,
         link: &Link,
         node: &str,
-        by: Incarnation,
+        by: (Incarnation, &About),
         time: Duration,
     ) -> Result<Answer, LinkError> {
         Ok(match self {

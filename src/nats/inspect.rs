@@ -15,7 +15,7 @@ use super::link::{EXPECTED, Link, LinkError};
 use super::names::bucket_stream;
 use super::permissions::Permissions;
 use crate::cluster::directory::{Entry, EntryState, Tag};
-use crate::cluster::member::Held;
+use crate::cluster::member::{About, Held};
 use crate::cluster::record::Incarnation;
 use crate::limits::{
     CLUSTER_ANSWER_WAIT, CLUSTER_ENTRIES_COUNTED_MAX, CLUSTER_HEADERS_BYTES_MAX,
@@ -62,6 +62,8 @@ pub struct Node {
     pub name: Box<str>,
     /// The lease.
     pub held: Held,
+    /// Its words about itself.
+    pub about: About,
     /// Time since its lease was renewed, by the clock of NATS. `None` if the lease is gone.
     pub renewed: Option<Duration>,
 }
@@ -128,12 +130,12 @@ impl Link {
         // Both times are those of NATS: clocks of other machines do not matter.
         let about = self.stream(&bucket_stream(&self.names().leases())).await?;
         let now_us = about.and_then(|about| about["ts"].as_str().and_then(parse_rfc3339));
-        for (name, held) in found {
+        for (name, held, about) in found {
             let renewed = match now_us {
                 Some(now_us) => self.renewed(&name, now_us).await.unwrap_or(None),
                 None => None,
             };
-            nodes.push(Node { name, held, renewed });
+            nodes.push(Node { name, held, about, renewed });
         }
         nodes.sort_by(|one, other| one.name.cmp(&other.name));
         Ok(nodes)

@@ -20,11 +20,13 @@ use futures_util::StreamExt;
 use serde_json::{Value, json};
 
 use super::names::{Names, bucket_stream};
+use crate::base::plain::is_command;
 use crate::cluster::directory::{Entry, Tag};
-use crate::cluster::member::Held;
+use crate::cluster::member::{About, Held};
 use crate::cluster::record::Incarnation;
 use crate::limits::{
-    CLUSTER_ANSWER_WAIT, CLUSTER_NODES_MAX, CLUSTER_PULL_BYTES, CLUSTER_PULL_RECORDS,
+    CLUSTER_ABOUT_BYTES_MAX, CLUSTER_ANSWER_WAIT, CLUSTER_NODES_MAX, CLUSTER_PULL_BYTES,
+    CLUSTER_PULL_RECORDS,
 };
 use crate::wire::base64;
 
@@ -398,7 +400,7 @@ impl Link {
     async fn lease(&self, node: &str) -> Result<(Option<Held>, u64), LinkError> {
         let (stream, subject) = (bucket_stream(&self.names.leases()), self.names.lease(node));
         let last = self.leader_get(&stream, &json!({ "last_by_subj": subject })).await?;
-        Ok(last.map_or((None, 0), |last| (held_of(&last), last.place)))
+        Ok(last.map_or((None, 0), |last| (held_of(&last).map(|(held, _)| held), last.place)))
     }
 
     /// Reads the lease of a node.
@@ -416,11 +418,11 @@ impl Link {
     pub async fn create_lease(
         &self,
         node: &str,
-        by: Incarnation,
+        (by, about): (Incarnation, &About),
         time: Duration,
     ) -> Result<u64, LinkError> {
         match self.lease(node).await? {
-            (None, behind) => self.renew_lease(node, behind, by, time).await,
+            (None, behind) => self.renew_lease(node, behind, (by, about), time).await,
             (Some(_), _) => {
                 Err(LinkError::Refused { code: 10_071, text: "it has a lease".to_owned() })
             }
@@ -435,24 +437,33 @@ impl Link {
         &self,
         node: &str,
         revision: u64,
-        by: Incarnation,
+        (by, about): (Incarnation, &About),
         time: Duration,
     ) -> Result<u64, LinkError> {
-        let value = json!({ "version": 1, "incarnation": format!("{:016x}", by.0) });
+        let value = json!({
+            "version": 1,
+            "incarnation": format!("{:016x}", by.0),
+            "url": about.url,
+            "program_version": about.version,
+            "guarded": about.is_guarded,
+        });
         let (subject, value) = (self.names.lease(node), value.to_string().into_bytes());
         self.write(subject, revision, Some(time), value).await
     }
 
-    /// Returns the nodes that have a lease.
+    /// Returns the nodes that have a lease, and what each tells.
     ///
     /// # Errors
     /// [`LinkError`].
-    pub async fn nodes(&self) -> Result<Vec<(Box<str>, Held)>, LinkError> {
+    pub async fn nodes(&self) -> Result<Vec<(Box<str>, Held, About)>, LinkError> {
         let (bucket, all) = (self.names.leases(), self.names.lease("*"));
         let body = json!({ "multi_last": [all], "batch": CLUSTER_NODES_MAX });
         let pulled = self.direct_get(&bucket_stream(&bucket), &body).await?;
         let prefix = self.names.lease("");
-        let node = |raw: &Raw| Some((raw.subject.strip_prefix(&prefix)?.into(), held_of(raw)?));
+        let node = |raw: &Raw| {
+            let (held, about) = held_of(raw)?;
+            Some((raw.subject.strip_prefix(&prefix)?.into(), held, about))
+        };
         Ok(pulled.messages.iter().filter_map(node).collect())
     }
 }
@@ -490,9 +501,15 @@ fn json_of(message: &Message) -> Result<Value, LinkError> {
 }
 
 /// Reads a lease. `None`: it is gone, or is none.
-fn held_of(raw: &Raw) -> Option<Held> {
+fn held_of(raw: &Raw) -> Option<(Held, About)> {
     let value: Value = serde_json::from_slice(&raw.bytes).ok().filter(|_| !raw.is_removal)?;
     let digits = value["incarnation"].as_str().filter(|digits| digits.len() == 16)?;
     let by = Incarnation(u64::from_str_radix(digits, 16).ok()?);
-    (value["version"] == 1).then_some(Held { revision: raw.place, by })
+    let text = |name: &str| {
+        let text = value[name].as_str().filter(|text| text.len() <= CLUSTER_ABOUT_BYTES_MAX);
+        text.filter(|text| text.chars().all(|c| !is_command(c))).map(Box::from)
+    };
+    let (url, version) = (text("url"), text("program_version"));
+    let about = About { url, version, is_guarded: value["guarded"].as_bool() };
+    (value["version"] == 1).then_some((Held { revision: raw.place, by }, about))
 }

@@ -8,7 +8,7 @@
 //! Nothing of an execution is written before the node has its lease. Others may therefore trust a
 //! lease: an entry of a node without one is that of a lost node.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::fmt;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex};
@@ -28,9 +28,11 @@ use super::source::Source;
 use crate::base::{ExecutionId, Instant};
 use crate::cluster::directory::{Entry, EntryState, Tag};
 use crate::cluster::follow::{Given, Landmark};
+use crate::cluster::member::About;
 use crate::cluster::mirror::{Mirror, Standing};
 use crate::cluster::piece::Piece;
 use crate::cluster::record::{Incarnation, Record};
+use crate::endpoint::Elsewhere;
 use crate::limits;
 use crate::reactor::{Clock, random_bytes};
 use crate::server::{
@@ -52,6 +54,8 @@ pub struct NodeOptions {
     pub names: Names,
     /// The name of this node.
     pub node: Box<str>,
+    /// The words of this node about itself.
+    pub about: About,
     /// The secret of the cluster.
     pub secret: Arc<[u8]>,
     /// Time for which the node counts as alive after it has renewed its lease.
@@ -208,6 +212,8 @@ pub enum NodeEvent<'a> {
     Lost(&'a str),
     /// The node cannot renew its lease. Others end its executions in their logs soon.
     CutOff,
+    /// This node has tokens and the other one has none, or the other way round.
+    Apart(&'a str),
     /// Somebody else has ended an execution of this node in its log.
     Fenced(&'a Tag),
     /// The node cannot run.
@@ -244,8 +250,8 @@ async fn connect(
 ) -> Option<Driver> {
     let mut pause = limits::CLUSTER_RETRY_FIRST;
     loop {
-        let NodeOptions { servers, connect, names, node, lease, .. } = options.clone();
-        let who = (&*node, incarnation, lease);
+        let NodeOptions { servers, connect, names, node, about, lease, .. } = options.clone();
+        let who = (&*node, incarnation, about, lease);
         match Driver::connect(servers, connect, names, who).await {
             Ok(driver) => {
                 tell(&NodeEvent::Connected);
@@ -291,6 +297,8 @@ struct Run {
     old: BTreeMap<ReaderName, Vec<Piece>>,
     /// Messages to each shard, in order.
     outbox: Vec<VecDeque<Box<FromCluster>>>,
+    /// Nodes with which this one shares no principals, and of which it was told.
+    apart: BTreeSet<Box<str>>,
     status: NodeStatus,
     status_at: Instant,
     is_joined: bool,
@@ -323,6 +331,7 @@ impl Run {
             live: BTreeMap::new(),
             old: BTreeMap::new(),
             outbox,
+            apart: BTreeSet::new(),
             status: NodeStatus::default(),
             status_at: Instant::ZERO,
             is_joined: false,
@@ -526,7 +535,16 @@ impl Run {
         }
     }
 
+    /// Tells of each living node once that it has tokens and this one has none, or the other way
+    /// round.
+    fn tell_apart(&mut self) {
+        let apart: BTreeSet<Box<str>> = self.driver.apart().map(Box::from).collect();
+        apart.difference(&self.apart).for_each(|node| (self.tell)(&NodeEvent::Apart(node)));
+        self.apart = apart;
+    }
+
     fn tell_status(&mut self, now: Instant) {
+        self.tell_apart();
         self.status_at = now + limits::CLUSTER_LOOK_INTERVAL;
         self.status.has_lease = self.driver.lease().safe_until().is_some_and(|until| now < until);
         self.status.nodes = self.driver.watch().nodes().count() as u64;
@@ -617,12 +635,14 @@ impl Run {
         for news in self.driver.take_news() {
             match news {
                 News::Wake => {}
-                News::Located(shard, execution, located) => {
-                    if let Located::Found(found) = &located {
+                News::Located(shard, execution, mut located) => {
+                    if let Located::Found(found) = &mut located {
                         let is_own = found.entry.owner == self.incarnation;
                         if found.end.is_none() && !is_own {
-                            self.orphans.suspect(&found.node, now);
+                            self.orphans.suspect(&found.node.node, now);
                         }
+                        let about = self.driver.about(&found.node.node);
+                        found.node.url = about.and_then(|about| about.url.clone());
                     }
                     self.post(shard, FromCluster::Located { execution, located });
                 }
@@ -729,6 +749,7 @@ async fn look_up(link: &Link, tag: &Tag) -> Result<Located, LinkError> {
         // A damaged record, or none: the reader finds out by itself.
         _ => (Landmark::start(), None),
     };
+    let node = Elsewhere { node, url: None }; // The node's thread knows it.
     Ok(Located::Found(Box::new(Found { node, entry, at, end })))
 }
 

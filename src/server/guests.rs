@@ -618,6 +618,10 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
         cluster::look_back(shard, question);
     }
 
+    fn cancel_elsewhere(shard: &mut ServerShard<R>, id: ExecutionId) {
+        cluster::cancel(shard, id);
+    }
+
     fn has_fixed_rings(&self) -> bool {
         self.doors.has_named()
     }

@@ -399,11 +399,16 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
         result
     }
 
-    /// Stops an execution. Its subscribers are given the end once it has stopped.
+    /// Stops an execution. Its subscribers are given the end once it has stopped. If it is one of
+    /// another node, that node stops it.
     ///
     /// # Errors
     /// [`CancelError`].
     pub fn cancel(&mut self, id: ExecutionId) -> Result<(), CancelError> {
+        if self.run_of(id).is_some_and(|run| run.is_replica && !run.has_verdict) {
+            O::cancel_elsewhere(self, id);
+            return Ok(());
+        }
         let Reply::Cancelled(result) = self.ask(Event::Cancel(self.place_of(id))) else {
             unreachable!("the reply fits the request");
         };

@@ -156,6 +156,10 @@ pub trait Outlet<R: Reactor + 'static>: Sized + 'static {
     fn look_back(_shard: &mut Shard<R, Self>, _question: Question) {
         unreachable!("no guest has the log of an execution");
     }
+    /// Lets the owner of a replica stop it.
+    fn cancel_elsewhere(_shard: &mut Shard<R, Self>, _id: ExecutionId) {
+        unreachable!("no guest has replicas");
+    }
     /// Handles that the disk keeps more of an execution than before.
     fn on_kept(_shard: &mut Shard<R, Self>, _id: ExecutionId) {}
     /// Handles the end of an execution.

@@ -14,6 +14,7 @@ mod served;
 mod world;
 
 mod away;
+mod elsewhere;
 mod lost;
 mod nodes;
 mod readers;

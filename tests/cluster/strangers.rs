@@ -7,30 +7,36 @@ use serde_json::json;
 use crate::nodes::Cluster;
 use crate::served::asked;
 
-const ANN: &str = "Authorization: Bearer ann-0123456789abcdef0123456789abcdef\r\n";
-const BOB: &str = "Authorization: Bearer bob-0123456789abcdef0123456789abcdef\r\n";
+/// The names of principals, and the lines of their requests.
+pub const ANN: (&str, &str) =
+    ("ann", "Authorization: Bearer ann-0123456789abcdef0123456789abcdef\r\n");
+pub const BOB: (&str, &str) =
+    ("bob", "Authorization: Bearer bob-0123456789abcdef0123456789abcdef\r\n");
+
+/// Writes a file with the tokens of these principals. Returns its path.
+pub fn token_file(cluster: &Cluster, name: &str, principals: &[(&str, &str)]) -> String {
+    let path = cluster.folder().path().join(name);
+    let line = |(name, header): &(&str, &str)| {
+        let token = header.trim().rsplit(' ').next().unwrap();
+        format!("{name} {token}\n")
+    };
+    std::fs::write(&path, principals.iter().map(line).collect::<String>()).unwrap();
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
+    path.display().to_string()
+}
 
 #[test]
 fn a_stranger_finds_nothing_and_the_owner_finds_it_on_every_node() {
     let Some(cluster) = Cluster::start("strangers") else { return };
-    let path = cluster.folder().path().join("tokens");
-    let lines = [("ann", ANN), ("bob", BOB)].map(|(name, header)| {
-        let token = header.trim().rsplit(' ').next().unwrap();
-        format!("{name} {token}\n")
-    });
-    std::fs::write(&path, lines.concat()).unwrap();
-    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
-    let tokens = path.display().to_string();
+    let tokens = token_file(&cluster, "tokens", &[ANN, BOB]);
     // The other node lists them in another order: names count, and not numbers.
-    let swapped = cluster.folder().path().join("swapped");
-    std::fs::write(&swapped, [lines[1].clone(), lines[0].clone()].concat()).unwrap();
-    std::fs::set_permissions(&swapped, PermissionsExt::from_mode(0o600)).unwrap();
+    let swapped = token_file(&cluster, "swapped", &[BOB, ANN]);
     let owner = cluster.node("a", &["--token-file", &tokens]);
-    let other = cluster.node("b", &["--token-file", &swapped.display().to_string()]);
+    let other = cluster.node("b", &["--token-file", &swapped]);
     let call =
         json!({ "tool": "slow_data_processor", "arguments": { "chunks": 30, "delay_ms": 2 } });
     let (status, body) =
-        asked::ask(&owner.address, "POST", "/v1/executions", ANN, &call.to_string());
+        asked::ask(&owner.address, "POST", "/v1/executions", ANN.1, &call.to_string());
     assert_eq!(status, 201, "{body}");
     let created: serde_json::Value = serde_json::from_str(&body).unwrap();
     let id = created["execution"].as_str().unwrap();
@@ -39,10 +45,10 @@ fn a_stranger_finds_nothing_and_the_owner_finds_it_on_every_node() {
     let ask = |path: &str, headers: &str| asked::ask(&other.address, "GET", path, headers, "");
     // In both orders: before the node has a replica, and after it.
     for _ in 0..2 {
-        let (status, stranger) = ask(&path, BOB);
-        assert_eq!((status, &stranger), (404, &ask(&none, BOB).1));
+        let (status, stranger) = ask(&path, BOB.1);
+        assert_eq!((status, &stranger), (404, &ask(&none, BOB.1).1));
         assert_eq!(ask(&path, "").0, 401);
-        let (status, document) = ask(&path, ANN);
+        let (status, document) = ask(&path, ANN.1);
         assert_eq!(status, 200, "{document}");
     }
     // A ticket of one node opens the stream on the other.

@@ -166,7 +166,7 @@ fn a_name_that_is_taken_and_nodes_that_are_gone_are_named() {
     let Some(server) = NatsServer::start() else { return };
     let url = server.url();
     init(&url);
-    live(&url, "a", 1);
+    live(&url, "a", 1, false);
     let findings = look(&url, &["--node", "a"]);
     has(&findings, "node", "hindrance", "0000000000000001 is called a");
     has(&findings, "nodes", "ok", "1 node alive: a");
@@ -179,6 +179,19 @@ fn a_name_that_is_taken_and_nodes_that_are_gone_are_named() {
         link.ask_json(format!("$JS.API.STREAM.PURGE.{leases}"), &purge).await.unwrap();
     });
     has(&look(&url, &[]), "nodes", "note", "0 nodes alive; without a lease: a (1 execution)");
-    live(&url, "a", 2);
+    live(&url, "a", 2, false);
     has(&look(&url, &[]), "nodes", "note", "1 node alive: a; without a lease: a (1 execution)");
+}
+
+#[test]
+fn nodes_with_tokens_and_nodes_without_are_named() {
+    let Some(server) = NatsServer::start() else { return };
+    let url = server.url();
+    init(&url);
+    live(&url, "a", 1, true);
+    live(&url, "b", 2, true);
+    let findings = look(&url, &[]);
+    assert!(findings.iter().all(|(subject, ..)| subject != "cluster tokens"), "{findings:#?}");
+    live(&url, "c", 3, false);
+    has(&look(&url, &[]), "tokens", "hindrance", "with tokens: a, b; without: c");
 }

@@ -13,10 +13,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use server::NatsServer;
 use streamdoor::base::{ExecutionId, Handle};
 use streamdoor::cluster::directory::{Entry, EntryState, Tag};
+use streamdoor::cluster::member::About;
 use streamdoor::cluster::record::Incarnation;
 use streamdoor::nats::connect::{Checked, ConnectSettings, blocking};
 use streamdoor::nats::link::Link;
@@ -53,7 +54,7 @@ fn with_link<T>(url: &str, work: impl AsyncFnOnce(Link) -> T) -> T {
 }
 
 /// Gives a node a lease, and an execution that runs.
-fn live(url: &str, node: &str, life: u64) {
+fn live(url: &str, node: &str, life: u64, is_guarded: bool) {
     let slot = Handle { index: 1, generation: 1 };
     let tag = Tag::new(&[7; 32], &ExecutionId { shard: 0, slot, nonce: life });
     let entry = Entry {
@@ -67,7 +68,13 @@ fn live(url: &str, node: &str, life: u64) {
         details: serde_json::json!({ "tool": "slow" }),
     };
     with_link(url, async |link| {
-        link.create_lease(node, Incarnation(life), Duration::from_secs(60)).await.unwrap();
+        let about = About {
+            url: Some(format!("http://{node}.test").into()),
+            version: Some("1.2.3".into()),
+            is_guarded: Some(is_guarded),
+        };
+        let by = (Incarnation(life), &about);
+        link.create_lease(node, by, Duration::from_secs(60)).await.unwrap();
         let Checked { servers, options, names } = checked(url);
         let client = options.connect(servers).await.unwrap();
         client.request(names.entry(&tag, node), entry.to_text().into()).await.unwrap();
@@ -108,10 +115,12 @@ fn init_makes_the_stores_and_status_shows_them() {
     assert_eq!((code, said.contains("others can use it")), (Some(2), true), "{said}");
     std::fs::remove_file(&secret).unwrap();
 
-    live(&url, "a", 0xAB);
+    live(&url, "a", 0xAB, false);
     let (code, said) = status();
     assert_eq!(code, Some(0), "{said}");
-    for part in ["1 node\n", "00000000000000ab", "of 128.0 MiB, kept for 2h", "1 running, 0 ended"]
+    let about = "version 1.2.3, at http://a.test, without tokens";
+    for part in
+        ["1 node\n", "00000000000000ab", "of 128.0 MiB, kept for 2h", "1 running, 0 ended", about]
     {
         assert!(said.contains(part), "{part}: {said}");
     }
@@ -119,6 +128,9 @@ fn init_makes_the_stores_and_status_shows_them() {
     let state: Value = serde_json::from_str(&said).unwrap();
     assert_eq!((code, &state["nodes"][0]["node"]), (Some(0), &"a".into()), "{said}");
     assert_eq!(state["nodes"][0]["running"], 1, "{said}");
+    for (name, value) in [("url", json!("http://a.test")), ("guarded", json!(false))] {
+        assert_eq!(state["nodes"][0][name], value, "{said}");
+    }
     assert!(state["nodes"][0]["renewed_ms"].is_u64(), "{said}");
     assert_eq!(
         (&state["log"]["max_bytes"], &state["log"]["retention_s"]),

@@ -17,6 +17,7 @@ use server::NatsServer;
 use streamdoor::base::{ExecutionId, Handle, Random};
 use streamdoor::cluster::directory::Tag;
 use streamdoor::cluster::follow::{Follow, Given, Landmark};
+use streamdoor::cluster::member::About;
 use streamdoor::cluster::mirror::Standing;
 use streamdoor::cluster::record::{Incarnation, Item};
 use streamdoor::journal::format::ChunkEntry;
@@ -48,7 +49,7 @@ fn on_one_thread<T>(test: impl Future<Output = T>) -> T {
 }
 
 async fn node(server: &NatsServer, name: &str, incarnation: u64) -> Driver {
-    let owner = (name, Incarnation(incarnation), LEASE);
+    let owner = (name, Incarnation(incarnation), About::default(), LEASE);
     let servers = vec![server.url().parse().unwrap()];
     Driver::connect(servers, ConnectOptions::new(), names(), owner).await.expect("it connects")
 }

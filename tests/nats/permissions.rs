@@ -6,6 +6,7 @@ use futures_util::StreamExt;
 use serde_json::json;
 use streamdoor::cluster::directory::Tag;
 use streamdoor::cluster::follow::Landmark;
+use streamdoor::cluster::member::About;
 use streamdoor::cluster::mirror::Standing;
 use streamdoor::cluster::record::Incarnation;
 use streamdoor::nats::connect::{Checked, ConnectSettings};
@@ -36,7 +37,7 @@ fn checked(server: &NatsServer, user: &str) -> Checked {
 
 async fn node(server: &NatsServer, name: &str, incarnation: u64) -> Driver {
     let Checked { servers, options, names } = checked(server, "node");
-    let owner = (name, Incarnation(incarnation), LEASE);
+    let owner = (name, Incarnation(incarnation), About::default(), LEASE);
     Driver::connect(servers, options, names, owner).await.expect("it connects")
 }
 

@@ -18,7 +18,7 @@ const GUESTS: &[(&str, &[&str])] = &[
     ("shm", &["executions", "hub", "peers"]),
     ("agents", &["outgoing", "workers"]),
     ("streams", &["conversations", "executions", "hub", "peers"]),
-    ("calls", &["cluster", "conversations", "executions", "hub", "peers", "streams", "workers"]),
+    ("calls", &["conversations", "executions", "hub", "peers", "streams", "workers"]),
     ("mcp", &["executions", "hub", "peers", "workers"]),
     ("subscriptions", &["executions", "hub", "outgoing", "peers"]),
     (

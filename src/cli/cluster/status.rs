@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use streamdoor::cluster::member::About;
 use streamdoor::nats::inspect::{Executions, Node, Server};
 use streamdoor::nats::link::{Link, LinkError};
 use streamdoor::nats::stores::differences;
@@ -91,6 +92,9 @@ impl State {
                 json!({
                     "node": node.name,
                     "incarnation": format!("{:016x}", node.held.by.0),
+                    "url": node.about.url,
+                    "version": node.about.version,
+                    "guarded": node.about.is_guarded,
                     "renewed_ms": node.renewed.map(|age| age.as_millis() as u64),
                     "running": self.running_at(node),
                 })
@@ -126,7 +130,15 @@ impl State {
             };
             let running = self.running_at(node);
             let (name, life) = (&node.name, node.held.by.0);
+            let About { url, version, is_guarded } = &node.about;
+            let known = |text: &Option<Box<str>>| text.as_deref().unwrap_or("?").to_owned();
+            let access = match is_guarded {
+                None => "",
+                Some(true) => ", with tokens",
+                Some(false) => ", without tokens",
+            };
             text += &format!("  {name:<16} {life:016x}  {lease}, {running} running\n");
+            text += &format!("  {:16} version {}, at {}{access}\n", "", known(version), known(url));
         }
         let of = |part, name| in_units(self.log_number(part, name) as f64);
         text += &format!(

@@ -160,6 +160,7 @@ async fn stores(link: &Link, node: Option<&str>, scratch: &Tag) -> Vec<Finding> 
         (Ok(nodes), Ok(executions)) => {
             findings.extend(node.map(|node| taken(&nodes, node)));
             findings.push(lost(&nodes, &executions));
+            findings.extend(apart(&nodes));
         }
         (Err(error), _) | (_, Err(error)) => findings.push(unread("cluster nodes", &error)),
     }
@@ -256,6 +257,22 @@ fn taken(nodes: &[Node], node: &str) -> Finding {
                 .advise("Choose another --node, or stop that one. Its lease ends by itself.")
         }
     }
+}
+
+/// Checks that all nodes have tokens, or none has. Returns nothing if that is so.
+fn apart(nodes: &[Node]) -> Option<Finding> {
+    let names = |is_guarded: bool| -> Vec<&str> {
+        let all = nodes.iter().filter(|node| node.about.is_guarded == Some(is_guarded));
+        all.map(|node| &*node.name).collect()
+    };
+    let (guarded, open) = (names(true), names(false));
+    if guarded.is_empty() || open.is_empty() {
+        return None;
+    }
+    let found = format!("with tokens: {}; without: {}", guarded.join(", "), open.join(", "));
+    let means = "The ones do not find the executions of the others.";
+    let finding = Finding::bad("cluster tokens", found, means);
+    Some(finding.advise("Start all nodes with the same --token-file."))
 }
 
 /// Checks the executions whose node is gone.

@@ -6,9 +6,12 @@ use std::sync::Arc;
 use streamdoor::server::{Server, ServerShardConfig};
 #[cfg(feature = "cluster")]
 use streamdoor::{
+    cluster::member::About,
+    endpoint::Origin,
     nats::connect::{Checked, ConnectSettings},
     nats::node::{NewNode, Node, NodeEvent, NodeOptions},
     nats::secret,
+    reactor::ListenAddress,
     trace::Level,
 };
 
@@ -16,9 +19,9 @@ use streamdoor::{
 use super::super::settings::Isolated;
 use super::super::settings::Settings;
 use super::journal::Secrets;
-#[cfg(feature = "cluster")]
-use super::log_event;
 use super::{CliError, Log};
+#[cfg(feature = "cluster")]
+use super::{log_event, shown};
 
 /// A node that has not begun yet.
 #[cfg(feature = "cluster")]
@@ -66,11 +69,16 @@ impl ClusterSetup {
         let node = node_name(&settings.node.0).map_err(wrong)?;
         let lease = settings.cluster_lease.0;
         let secret = Arc::from(secret);
+        let url = advertised(&settings.cluster_advertise.0).map_err(wrong)?;
+        let version = Some(env!("CARGO_PKG_VERSION").into());
+        let is_guarded = Some(settings.token_file.0.is_some());
+        let about = About { url, version, is_guarded };
         let options = NodeOptions {
             servers,
             connect: options,
             names,
             node,
+            about,
             secret,
             lease,
             linger: settings.cluster_linger.0,
@@ -97,7 +105,14 @@ impl ClusterSetup {
     ///
     /// # Errors
     /// If the machine lacks a thread.
-    pub fn start(self, server: &Server, log: &Log) -> Result<ClusterNode, CliError> {
+    pub fn start(
+        mut self,
+        server: &Server,
+        log: &Log,
+        is_tls: bool,
+    ) -> Result<ClusterNode, CliError> {
+        let about = &mut self.options.about;
+        about.url = about.url.take().or_else(|| url_of(server, is_tls));
         let (log, node) = (log.clone(), self.options.node.clone());
         let tell = move |event: &NodeEvent<'_>| tell(&log, &node, event);
         let started = self.new.start(self.options, server.handles().cloned().collect(), tell);
@@ -134,7 +149,12 @@ impl ClusterSetup {
     ///
     /// # Errors
     /// None.
-    pub fn start(self, _server: &Server, _log: &Log) -> Result<ClusterNode, CliError> {
+    pub fn start(
+        self,
+        _server: &Server,
+        _log: &Log,
+        _is_tls: bool,
+    ) -> Result<ClusterNode, CliError> {
         match self {}
     }
 }
@@ -157,6 +177,29 @@ fn node_name(setting: &str) -> Result<Box<str>, String> {
     }
 }
 
+/// The URL at which clients reach this node, if the settings name one.
+#[cfg(feature = "cluster")]
+fn advertised(setting: &str) -> Result<Option<Box<str>>, String> {
+    let is_http = setting.starts_with("http://") || setting.starts_with("https://");
+    match setting.parse::<Origin>() {
+        _ if setting.is_empty() => Ok(None),
+        Ok(origin) if is_http => Ok(Some(origin.as_str().into())),
+        _ => Err(format!("cluster_advertise: {setting:?}: must be as http://HOST:PORT")),
+    }
+}
+
+/// The URL of the first TCP address that the server listens on. One that stands for all addresses
+/// of the machine is no address for a client.
+#[cfg(feature = "cluster")]
+fn url_of(server: &Server, is_tls: bool) -> Option<Box<str>> {
+    let is_named = |address: &&ListenAddress| match address {
+        ListenAddress::Tcp(tcp) => !tcp.ip().is_unspecified(),
+        _ => false,
+    };
+    let tcp = server.addresses().iter().find(is_named);
+    tcp.map(|address| shown(address, is_tls).into())
+}
+
 /// Logs what an operator wants to know of the node.
 #[cfg(feature = "cluster")]
 fn tell(log: &Log, node: &str, event: &NodeEvent<'_>) {
@@ -167,6 +210,7 @@ fn tell(log: &Log, node: &str, event: &NodeEvent<'_>) {
         NodeEvent::NameTaken(_) => (Level::Error, "cluster_name_taken"),
         NodeEvent::Lost(_) => (Level::Warn, "cluster_node_lost"),
         NodeEvent::CutOff => (Level::Warn, "cluster_cut_off"),
+        NodeEvent::Apart(_) => (Level::Warn, "cluster_node_apart"),
         NodeEvent::Fenced(_) => (Level::Warn, "cluster_fenced"),
         NodeEvent::Failed(_) => (Level::Error, "cluster_failed"),
     };
@@ -179,6 +223,12 @@ fn tell(log: &Log, node: &str, event: &NodeEvent<'_>) {
             line.text("advice", "--node NAME chooses another name");
         }
         NodeEvent::Lost(name) => line.text("node", name),
+        NodeEvent::Apart(name) => {
+            line.text("node", name);
+            line.text("reason", "one of the two nodes has a token file, and the other has none");
+            line.text("consequence", "neither finds the executions of the other");
+            line.text("advice", "give all nodes the same token file");
+        }
         NodeEvent::Fenced(tag) => line.text("tag", tag.as_str()),
         NodeEvent::Failed(reason) => line.text("reason", reason),
     });

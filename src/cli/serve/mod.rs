@@ -337,7 +337,8 @@ pub fn start(
         offered.add_to(shard.tools_mut());
     };
     let server = start_shards(config, Arc::new(set_up_tools), journal)?;
-    let node = cluster.map(|cluster| cluster.start(&server, log)).transpose()?;
+    let is_tls = settings.tls_cert.0.is_some();
+    let node = cluster.map(|cluster| cluster.start(&server, log, is_tls)).transpose()?;
     upstreams.follow(server.handles().cloned().collect());
     exporter.watch(server.meter());
     heap::trim(); // The schemas of tools and the documents were made from much that is freed.

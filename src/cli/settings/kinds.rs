@@ -399,6 +399,7 @@ words! {
     FilePath: "PATH";
     Isolated: "serve|stop";
     Name: "NAME";
+    ServerUrl: "URL";
     Collector: "URL";
 }
 

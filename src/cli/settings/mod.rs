@@ -104,6 +104,9 @@ settings! {
     /// The file with the certificates that the servers of NATS are trusted by. Empty: those of the
     /// system.
     cluster_tls_ca: FilePath = FilePath::default();
+    /// The URL that other nodes give their clients for what only this node can do. Empty: the first
+    /// TCP address that it listens on, unless that stands for all addresses of the machine.
+    cluster_advertise: ServerUrl = ServerUrl::default();
     /// The time for which the others count this node as alive after its last sign of life.
     cluster_lease: Time<{ 2 * SECOND_US }, { 60 * SECOND_US }> = Time(limits::CLUSTER_LEASE);
     /// The pause between two looks for new chunks of this node that the others do not have. A shorter

@@ -30,6 +30,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("cluster-secret-file", "secret"),
     ("cluster-credentials-file", "node.creds"),
     ("cluster-tls-ca", "ca.pem"),
+    ("cluster-advertise", "http://10.0.0.7:8808"),
     ("cluster-lease", "3s"),
     ("cluster-linger", "250us"),
     ("cluster-isolated", "stop"),

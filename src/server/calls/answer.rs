@@ -18,7 +18,7 @@ use crate::server::executions::{options_of, refusal};
 use crate::server::guests::Guests;
 use crate::server::hub::Answered;
 use crate::server::hub::connection::{Doing, Timer};
-use crate::server::{ServerShard, cluster, executions, hub, records, streams, workers};
+use crate::server::{ServerShard, executions, hub, records, streams, workers};
 use crate::shard::{ExecuteError, ExecuteOptions, Outlet};
 use crate::stream::{Durability, ExecutionState, Outcome, Policy};
 use crate::tool::{AGENT, Prepared, StartError};
@@ -29,12 +29,6 @@ pub(in crate::server) fn cancel_call<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ExecutionId,
 ) -> Result<Answer, ApiError> {
-    if cluster::node_of(shard, id).is_some() {
-        cluster::cancel(shard, id);
-        let state = shard.inspect(id)?.state;
-        let status = if state.is_over() { Status::OK } else { Status::ACCEPTED };
-        return Ok(Answer::json(status, &documents::state(id, state)));
-    }
     let status = match shard.cancel(id) {
         Ok(()) => Status::ACCEPTED,
         Err(CancelError::Ended(_)) => Status::OK, // The execution has ended, as requested.

@@ -34,7 +34,7 @@ use crate::server::hub::clock::earlier;
 
 pub(in crate::server) use history::look_back;
 pub(in crate::server) use locate::{Lookup, locate};
-pub(in crate::server) use replicas::{cancel, node_of, note_room};
+pub(in crate::server) use replicas::{cancel, elsewhere, note_room};
 
 /// The cluster, as one shard sees it.
 #[derive(Default)]

@@ -7,6 +7,7 @@ use crate::cluster::directory::Entry;
 use crate::cluster::follow::Landmark;
 use crate::cluster::piece::Piece;
 use crate::cluster::record::Incarnation;
+use crate::endpoint::Elsewhere;
 use crate::server::ServerHandle;
 use crate::server::peers::ToPeer;
 use crate::shard::{CallError, Subscriber};
@@ -177,8 +178,8 @@ pub enum Located {
 
 /// An execution that was found.
 pub struct Found {
-    /// The name of the node that runs its tool.
-    pub node: Box<str>,
+    /// The node that runs its tool.
+    pub node: Elsewhere,
     /// Its entry.
     pub entry: Entry,
     /// The place behind everything that its log has.

@@ -14,6 +14,7 @@ use crate::base::{ExecutionId, Handle, Instant};
 use crate::cluster::follow::Landmark;
 use crate::cluster::piece::Piece;
 use crate::cluster::record::Incarnation;
+use crate::endpoint::Elsewhere;
 use crate::limits;
 use crate::reactor::Reactor;
 use crate::server::{ServerShard, peers};
@@ -27,8 +28,8 @@ use crate::tool::Report;
 pub(super) struct Replica {
     /// Its place in the engine.
     place: Handle,
-    /// The name of the node that runs its tool.
-    node: Box<str>,
+    /// The node that runs its tool.
+    node: Elsewhere,
     owner: Incarnation,
     /// The place in the log behind everything that has come.
     at: Landmark,
@@ -236,12 +237,12 @@ fn tell_note<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: ExecutionId, 
     }
 }
 
-/// Returns the name of the node that runs an execution, if it is another one.
-pub(in crate::server) fn node_of<R: Reactor + 'static>(
+/// Returns the node that runs an execution, if it is another one.
+pub(in crate::server) fn elsewhere<R: Reactor + 'static>(
     shard: &ServerShard<R>,
     id: ExecutionId,
-) -> Option<&str> {
-    Some(&shard.guests.cluster.replicas.get(&id)?.node)
+) -> Option<Elsewhere> {
+    shard.guests.cluster.replicas.get(&id).map(|replica| replica.node.clone())
 }
 
 /// Asks the owner of a replica to cancel the execution. Its end comes with the log.
@@ -252,7 +253,7 @@ pub(in crate::server) fn cancel<R: Reactor + 'static>(
     let now = shard.now;
     let cluster = &mut shard.guests.cluster;
     if let Some(Replica { node, .. }) = cluster.replicas.get(&execution) {
-        let node = node.clone();
+        let node = node.node.clone();
         cluster.send(ToCluster::Cancel { execution, node }, now);
     }
 }

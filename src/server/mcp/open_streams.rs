@@ -243,7 +243,7 @@ fn arm_stream<R: Reactor + 'static>(shard: &mut ServerShard<R>, handle: Handle, 
 }
 
 /// Takes the place of a stream that was not read for a while. At the second deadline it is
-/// closed, and its tool stopped, unless the tool continues without it.
+/// closed, and its tool stopped, unless the tool continues without it or is one of another node.
 pub(in crate::server) fn stream_is_due<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     handle: Handle,
@@ -261,6 +261,8 @@ pub(in crate::server) fn stream_is_due<R: Reactor + 'static>(
     }
     let execution = keep.execution.filter(|_| !is_let_go);
     forget_stream(shard, handle);
+    let is_own = |id: &ExecutionId| shard.run_of(*id).is_some_and(|run| !run.is_replica);
+    let execution = execution.filter(is_own);
     if let Some(execution) = execution {
         let _ = shard.cancel(execution); // It may have ended.
     }

@@ -1,14 +1,15 @@
 //! Requests of the HTTP API: each is passed to the guest that carries it out.
 
 use crate::base::Principal;
-use crate::endpoint::{Answer, ApiCall, ApiError, documents};
+use crate::endpoint::{Answer, ApiCall, ApiError, Elsewhere, documents};
 use crate::engine::NotFound;
 use crate::journal::Refused;
 use crate::reactor::{ConnectionId, Reactor};
 use crate::server::hub::Answered;
 use crate::server::turn::parts;
 use crate::server::{
-    ServerShard, calls, durable, executions, hub, mcp, peers, shm, streams, subscriptions, workers,
+    ServerShard, calls, cluster, durable, executions, hub, mcp, peers, shm, streams, subscriptions,
+    workers,
 };
 use crate::shard::ExecuteError;
 use crate::wire::http1::Status;
@@ -19,25 +20,11 @@ pub(in crate::server) fn carry_out_call<R: Reactor + 'static>(
     id: ConnectionId,
     call: ApiCall,
 ) -> Answered {
-    let is_draining = shard.guests.hub.is_draining();
     let principal = hub::principal_of(shard, id);
+    if let Some(error) = refusal_of(shard, &call, principal) {
+        return hub::answer_error(shard, id, &error);
+    }
     match call {
-        ApiCall::Execute(_)
-        | ApiCall::Follow(_)
-        | ApiCall::Output(..)
-        | ApiCall::Work(_)
-        | ApiCall::ReadDoor(_)
-        | ApiCall::Produce(_)
-        | ApiCall::Thread(_)
-        | ApiCall::Durable(_)
-        | ApiCall::Ready
-            if is_draining =>
-        {
-            hub::answer_error(shard, id, &ApiError::shutting_down())
-        }
-        ref call if !is_open_to(shard, call, principal) => {
-            hub::answer_error(shard, id, &NotFound.into())
-        }
         ApiCall::Execute(execute) => calls::run_tool(shard, id, *execute, principal),
         ApiCall::Follow(follow) => streams::follow(shard, id, &follow),
         ApiCall::Forget(execution) => executions::forget(shard, id, execution),
@@ -69,6 +56,51 @@ pub(in crate::server) fn carry_out_call<R: Reactor + 'static>(
             hub::answer(shard, id, &reply.unwrap_or_else(|error| Answer::error(&error)))
         }
     }
+}
+
+/// Returns the error for a call that is not carried out here, or not for this principal.
+fn refusal_of<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    call: &ApiCall,
+    principal: Principal,
+) -> Option<ApiError> {
+    match call {
+        ApiCall::Execute(_)
+        | ApiCall::Follow(_)
+        | ApiCall::Output(..)
+        | ApiCall::Work(_)
+        | ApiCall::ReadDoor(_)
+        | ApiCall::Produce(_)
+        | ApiCall::Thread(_)
+        | ApiCall::Durable(_)
+        | ApiCall::Ready
+            if shard.guests.hub.is_draining() =>
+        {
+            Some(ApiError::shutting_down())
+        }
+        call if !is_open_to(shard, call, principal) => Some(NotFound.into()),
+        call => elsewhere(shard, call).map(ApiError::elsewhere),
+    }
+}
+
+/// Returns the other node that alone carries out such a call about one of its executions.
+fn elsewhere<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    call: &ApiCall,
+) -> Option<Elsewhere> {
+    let execution = match call {
+        ApiCall::Forget(id) => *id,
+        ApiCall::ReadDoor(door) => door.execution,
+        ApiCall::Deliver(deliver) => deliver.part.call,
+        // One that is not a subscriber here may be one there.
+        ApiCall::Acknowledge(id, subscriber, _) | ApiCall::Unsubscribe(id, subscriber)
+            if executions::check_subscriber(shard, *id, *subscriber).is_err() =>
+        {
+            *id
+        }
+        _ => return None,
+    };
+    cluster::elsewhere(shard, execution)
 }
 
 /// Answers a call from the tables of this shard.

@@ -64,6 +64,7 @@ statuses! {
     UNSUPPORTED_MEDIA_TYPE 415 "Unsupported Media Type",
     RANGE_NOT_SATISFIABLE 416 "Range Not Satisfiable",
     EXPECTATION_FAILED 417 "Expectation Failed",
+    MISDIRECTED_REQUEST 421 "Misdirected Request",
     UNPROCESSABLE_CONTENT 422 "Unprocessable Content",
     TOO_MANY_REQUESTS 429 "Too Many Requests",
     HEADERS_TOO_LARGE 431 "Request Header Fields Too Large",
