@@ -4,6 +4,9 @@
 //! not run.
 #![cfg(all(feature = "cli", feature = "cluster", feature = "tools"))]
 
+#[path = "../restarts/mcp.rs"]
+#[allow(dead_code, reason = "it has more than these tests need")]
+mod mcp;
 #[path = "../nats/server.rs"]
 #[allow(dead_code, reason = "other tests need more of it")]
 mod nats_server;
@@ -18,4 +21,5 @@ mod elsewhere;
 mod lost;
 mod nodes;
 mod readers;
+mod resources;
 mod strangers;

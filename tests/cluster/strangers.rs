@@ -13,13 +13,15 @@ pub const ANN: (&str, &str) =
 pub const BOB: (&str, &str) =
     ("bob", "Authorization: Bearer bob-0123456789abcdef0123456789abcdef\r\n");
 
+/// The token of a principal.
+pub fn token_of((_, header): (&str, &'static str)) -> &'static str {
+    header.trim().rsplit(' ').next().unwrap()
+}
+
 /// Writes a file with the tokens of these principals. Returns its path.
-pub fn token_file(cluster: &Cluster, name: &str, principals: &[(&str, &str)]) -> String {
+pub fn token_file(cluster: &Cluster, name: &str, principals: &[(&str, &'static str)]) -> String {
     let path = cluster.folder().path().join(name);
-    let line = |(name, header): &(&str, &str)| {
-        let token = header.trim().rsplit(' ').next().unwrap();
-        format!("{name} {token}\n")
-    };
+    let line = |of: &(&str, &'static str)| format!("{} {}\n", of.0, token_of((of.0, of.1)));
     std::fs::write(&path, principals.iter().map(line).collect::<String>()).unwrap();
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
     path.display().to_string()

@@ -33,7 +33,7 @@ pub(in crate::server) fn pass_on_asked<R: Reactor + 'static>(
 ) -> Option<Incoming> {
     let Incoming::Ask(context, ask) = incoming else { return Some(incoming) };
     let home = match (&ask, shard_of(&ask)) {
-        (_, Some(shard)) => usize::from(shard),
+        (_, Some(number)) => peers::home_of(shard, number),
         (Ask::CallTool { name, .. }, None) if workers::is_virtual(shard, owner, name) => {
             usize::from(owner.0) % shard.guests.peers.listening_count().max(1)
         }

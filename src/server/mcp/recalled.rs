@@ -145,9 +145,10 @@ fn recall_output<R: Reactor + 'static>(
     }
 }
 
-/// True if the execution has ended and its ring has lost some of its output, which the disk has.
+/// True if the execution has ended and its ring has lost some of its output, which the disk has, or
+/// the log of another node.
 fn is_on_disk<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: ExecutionId) -> bool {
-    let is_kept = shard.run_of(id).is_some_and(|run| run.kept.is_some());
+    let is_kept = shard.run_of(id).is_some_and(|run| run.has_history());
     let status = shard.inspect(id);
     is_kept && status.is_ok_and(|status| status.outcome.is_some() && status.tail_seq > 1)
 }
