@@ -89,6 +89,18 @@ pub struct Counters {
     pub damaged: u64,
 }
 
+impl Counters {
+    /// Adds the totals of another reader.
+    pub fn add(&mut self, other: &Counters) {
+        let Counters { records, pulls, seen, holes, damaged } = other;
+        self.records += records;
+        self.pulls += pulls;
+        self.seen += seen;
+        self.holes += holes;
+        self.damaged += damaged;
+    }
+}
+
 /// Number of answers that know too little, after which the leader is asked.
 const STALE_ANSWERS_MAX: u32 = 3;
 

@@ -155,6 +155,18 @@ pub struct Counters {
     pub unwritten: u64,
 }
 
+impl Counters {
+    /// Adds the totals of another mirror.
+    pub fn add(&mut self, other: &Counters) {
+        let Counters { records, bytes, adopted, repeated, unwritten } = other;
+        self.records += records;
+        self.bytes += bytes;
+        self.adopted += adopted;
+        self.repeated += repeated;
+        self.unwritten += unwritten;
+    }
+}
+
 /// The mirror of one execution. See the module's text.
 pub struct Mirror {
     incarnation: Incarnation,

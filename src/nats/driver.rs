@@ -21,7 +21,7 @@ use crate::cluster::closer::Closer;
 use crate::cluster::directory::{EntryState, Tag};
 use crate::cluster::follow::{self, Follow, Given, Landmark, Stored};
 use crate::cluster::member::{self, About, Held, Lease, Watch};
-use crate::cluster::mirror::{Attempt, Last, Mirror, Standing, Wish};
+use crate::cluster::mirror::{self, Attempt, Last, Mirror, Standing, Wish};
 use crate::cluster::record::Incarnation;
 use crate::limits::{
     CLUSTER_ANSWER_WAIT, CLUSTER_LOOK_INTERVAL, CLUSTER_MAILBOX, CLUSTER_PING, CLUSTER_RETRY_FIRST,
@@ -29,6 +29,7 @@ use crate::limits::{
 };
 use crate::reactor::Clock;
 use crate::server::{Located, ReaderName};
+use crate::trace::Latency;
 
 /// Somebody who is given parts of logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +65,8 @@ pub(super) enum Arrival {
         who: Who,
         attempt: Attempt,
         answer: Answer,
+        /// Time since the question.
+        took: Duration,
     },
     Heard {
         tag: Tag,
@@ -73,7 +76,9 @@ pub(super) enum Arrival {
     /// News for the node itself.
     News(News),
     /// Something may not have been heard.
-    Connection,
+    Connection {
+        is_lost: bool,
+    },
 }
 
 /// News for the node, which the machines do not need.
@@ -113,6 +118,12 @@ pub struct Driver {
     readers: BTreeMap<Tag, Reader>,
     histories: BTreeMap<ReaderName, (Tag, Follow)>,
     closers: BTreeMap<Tag, Closer>,
+    /// The totals of the mirrors and readers that are gone.
+    mirrors_gone: mirror::Counters,
+    readers_gone: follow::Counters,
+    disconnects: u64,
+    /// Times from the sending of a record until the log has it.
+    acks: Latency,
     news: Vec<News>,
     /// The time of the next look at all leases.
     look_at: Instant,
@@ -135,9 +146,9 @@ async fn connect(
         .event_callback(move |event| {
             let sender = sender.clone();
             async move {
-                if matches!(event, Event::Connected | Event::Disconnected | Event::SlowConsumer(_))
-                {
-                    let _ = sender.send(Arrival::Connection).await;
+                let is_lost = matches!(event, Event::Disconnected);
+                if is_lost || matches!(event, Event::Connected | Event::SlowConsumer(_)) {
+                    let _ = sender.send(Arrival::Connection { is_lost }).await;
                 }
             }
         });
@@ -175,6 +186,10 @@ impl Driver {
             mirrors: BTreeMap::new(),
             readers: BTreeMap::new(),
             histories: BTreeMap::new(),
+            mirrors_gone: mirror::Counters::default(),
+            readers_gone: follow::Counters::default(),
+            disconnects: 0,
+            acks: Latency::default(),
             news: Vec::new(),
             closers: BTreeMap::new(),
             look_at: now,
@@ -217,7 +232,34 @@ impl Driver {
 
     /// Takes the mirrors that write nothing more.
     pub fn take_done(&mut self) -> Vec<(Tag, Mirror)> {
-        self.mirrors.extract_if(.., |_, mirror| mirror.standing() != Standing::Open).collect()
+        let done = self.mirrors.extract_if(.., |_, mirror| mirror.standing() != Standing::Open);
+        done.inspect(|(_, mirror)| self.mirrors_gone.add(mirror.counters())).collect()
+    }
+
+    /// The totals of all mirrors so far.
+    pub fn mirror_counters(&self) -> mirror::Counters {
+        let mut all = self.mirrors_gone;
+        self.mirrors.values().for_each(|mirror| all.add(mirror.counters()));
+        all
+    }
+
+    /// The totals of all readers so far.
+    pub fn follow_counters(&self) -> follow::Counters {
+        let mut all = self.readers_gone;
+        let readers = self.readers.values().map(|reader| &reader.follow);
+        let histories = self.histories.values().map(|(_, follow)| follow);
+        readers.chain(histories).for_each(|follow| all.add(follow.counters()));
+        all
+    }
+
+    /// Number of times that the connection was lost.
+    pub fn disconnects(&self) -> u64 {
+        self.disconnects
+    }
+
+    /// Times from the sending of a record until the log has it.
+    pub fn acks(&self) -> &Latency {
+        &self.acks
     }
 
     /// Takes a node that was lost, and that life of it.
@@ -238,14 +280,15 @@ impl Driver {
     /// Begins to follow an execution of this owner, from a place on.
     pub fn follow(&mut self, tag: &Tag, owner: Incarnation, from: Landmark) {
         let follow = Follow::starting(owner, from, Clock::now());
-        let before = self.readers.insert(tag.clone(), Reader { follow, hears: None });
-        before.and_then(|reader| reader.hears).inspect(AbortHandle::abort);
+        self.unfollow(tag);
+        self.readers.insert(tag.clone(), Reader { follow, hears: None });
     }
 
     /// Follows an execution no more.
     pub fn unfollow(&mut self, tag: &Tag) {
-        let reader = self.readers.remove(tag);
-        reader.and_then(|reader| reader.hears).inspect(AbortHandle::abort);
+        let Some(Reader { follow, hears }) = self.readers.remove(tag) else { return };
+        self.readers_gone.add(follow.counters());
+        hears.inspect(AbortHandle::abort);
     }
 
     /// Notes that the followers of an execution have room for more, or have none.
@@ -275,12 +318,15 @@ impl Driver {
     /// Takes the readers of old records that have given everything.
     pub fn take_exhausted(&mut self) -> Vec<ReaderName> {
         let all = self.histories.extract_if(.., |_, (_, follow)| follow.has_all());
+        let all = all.inspect(|(_, (_, follow))| self.readers_gone.add(follow.counters()));
         all.map(|(name, _)| name).collect()
     }
 
     /// Reads no more.
     pub fn stop_reading(&mut self, name: ReaderName) {
-        self.histories.remove(&name);
+        if let Some((_, follow)) = self.histories.remove(&name) {
+            self.readers_gone.add(follow.counters());
+        }
     }
 
     /// The reader of an execution.
@@ -368,8 +414,10 @@ impl Driver {
         let by = (self.incarnation, self.about.clone());
         tokio::task::spawn_local(async move {
             let by = (by.0, &by.1);
+            let sent_at = Clock::now();
             let answer = task.run(&link, &node, by, time).await.unwrap_or(Answer::Failed);
-            let _ = sender.send(Arrival::Answer { who, attempt, answer }).await;
+            let took = Clock::now().since(sent_at);
+            let _ = sender.send(Arrival::Answer { who, attempt, answer, took }).await;
         });
     }
 
@@ -398,7 +446,8 @@ impl Driver {
         let now = Clock::now();
         match arrival {
             Arrival::News(news) => self.news.push(news),
-            Arrival::Connection => {
+            Arrival::Connection { is_lost } => {
+                self.disconnects += u64::from(is_lost);
                 let readers = self.readers.values_mut();
                 readers.for_each(|reader| reader.follow.on_connection(now));
             }
@@ -421,7 +470,10 @@ impl Driver {
                     reader.follow.on_heard(stored(&raw), now, give);
                 }
             }
-            Arrival::Answer { who, attempt, answer } => {
+            Arrival::Answer { who, attempt, answer, took } => {
+                if let (Who::Mirror(_), Answer::Written(_)) = (&who, &answer) {
+                    self.acks.record(took.as_nanos() as u64, 1);
+                }
                 self.take_answer(&who, attempt, answer, give);
             }
         }
@@ -496,7 +548,7 @@ fn listen(link: Link, sender: mpsc::Sender<Arrival>, tag: Tag, attempt: Attempt)
     let task = tokio::task::spawn_local(async move {
         let Ok(mut heard) = link.listen(&tag).await else { return };
         let (who, answer) = (Who::Reader(tag.clone()), Answer::Listening);
-        let _ = sender.send(Arrival::Answer { who, attempt, answer }).await;
+        let _ = sender.send(Arrival::Answer { who, attempt, answer, took: Duration::ZERO }).await;
         while let Some(message) = heard.next().await {
             if let Ok(raw) = Link::heard(&message) {
                 let _ = sender.send(Arrival::Heard { tag: tag.clone(), raw }).await;

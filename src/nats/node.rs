@@ -27,16 +27,17 @@ use super::pace::Pace;
 use super::source::Source;
 use crate::base::{ExecutionId, Instant};
 use crate::cluster::directory::{Entry, EntryState, Tag};
-use crate::cluster::follow::{Given, Landmark};
+use crate::cluster::follow::{self, Given, Landmark};
 use crate::cluster::member::About;
-use crate::cluster::mirror::{Mirror, Standing};
+use crate::cluster::mirror::{self, Mirror, Standing};
 use crate::cluster::piece::Piece;
 use crate::cluster::record::{Incarnation, Record};
 use crate::endpoint::Elsewhere;
 use crate::limits;
 use crate::reactor::{Clock, random_bytes};
 use crate::server::{
-    ClusterLine, Found, FromCluster, Located, Mirrored, ReaderName, ServerHandle, ToCluster,
+    ClusterLine, Found, FromCluster, Located, Mirrored, NodeCounters, NodeStatus, ReaderName,
+    ServerHandle, ToCluster,
 };
 use crate::shard::CallError;
 
@@ -80,44 +81,6 @@ pub struct Node {
     thread: Option<JoinHandle<()>>,
 }
 
-/// The state of a node, for its operator.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NodeStatus {
-    /// True if the node has its lease.
-    pub has_lease: bool,
-    /// True if another node has its name.
-    pub is_name_taken: bool,
-    /// Number of nodes that have a lease.
-    pub nodes: u64,
-    /// Number of executions that are being mirrored.
-    pub mirrored: u64,
-    /// Bytes that wait for the log.
-    pub buffer_bytes: u64,
-    /// Number of replicas.
-    pub replicas: u64,
-    /// Running totals.
-    pub counters: NodeCounters,
-}
-
-/// The running totals of a node.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NodeCounters {
-    /// Number of executions whose mirrors have ended.
-    pub mirrored: u64,
-    /// Number of records that the log has of them.
-    pub records: u64,
-    /// Number of their bytes.
-    pub record_bytes: u64,
-    /// Number of chunks that waited for the log for too long, and became a gap.
-    pub unwritten: u64,
-    /// Number of executions that somebody else has ended in the log.
-    pub fenced: u64,
-    /// Number of executions of lost nodes that were ended here.
-    pub ends_for_others: u64,
-    /// Number of lookups.
-    pub lookups: u64,
-}
-
 /// The line of the shards to the thread.
 struct Line {
     requests: SyncSender<ToCluster>,
@@ -137,6 +100,10 @@ impl ClusterLine for Line {
             Err(TrySendError::Full(request)) => Err(request),
             Err(TrySendError::Disconnected(_)) => Ok(()), // The node has ended: nothing answers.
         }
+    }
+
+    fn status(&self) -> NodeStatus {
+        self.status.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
     }
 }
 
@@ -223,8 +190,7 @@ pub enum NodeEvent<'a> {
 impl Node {
     /// The state of the node, a second old at most.
     pub fn status(&self) -> NodeStatus {
-        let status = self.line.status.lock();
-        status.unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+        self.line.status()
     }
 
     fn end(&mut self) {
@@ -484,12 +450,7 @@ impl Run {
 
     /// Lets go of an execution whose log has its end, or will never have the end of its owner.
     fn finish(&mut self, tag: &Tag, mirror: &Mirror, now: Instant) {
-        let counters = *mirror.counters();
-        let totals = &mut self.status.counters;
-        totals.mirrored += 1;
-        totals.records += counters.records;
-        totals.record_bytes += counters.bytes;
-        totals.unwritten += counters.unwritten;
+        self.status.counters.mirrored += 1;
         self.sources.remove(tag);
         if mirror.standing() == Standing::Fenced {
             self.status.counters.fenced += 1;
@@ -546,13 +507,36 @@ impl Run {
     fn tell_status(&mut self, now: Instant) {
         self.tell_apart();
         self.status_at = now + limits::CLUSTER_LOOK_INTERVAL;
-        self.status.has_lease = self.driver.lease().safe_until().is_some_and(|until| now < until);
+        let lease = self.driver.lease().safe_until().filter(|until| now < *until);
+        self.status.has_lease = lease.is_some();
+        self.status.lease_left = lease.map_or(Duration::ZERO, |until| until.since(now));
         self.status.nodes = self.driver.watch().nodes().count() as u64;
         self.status.mirrored = self.sources.len() as u64;
         self.status.replicas = self.followed.len() as u64;
-        let Run { sources, driver, .. } = self;
-        let waiting = sources.keys().map(|tag| u64::from(driver.mirror(tag).pending_bytes()));
-        self.status.buffer_bytes = waiting.sum();
+        let Run { sources, driver, status, .. } = self;
+        (status.buffer_bytes, status.lag_bytes) = (0, 0);
+        for tag in sources.keys() {
+            let waiting = u64::from(driver.mirror(tag).pending_bytes());
+            status.buffer_bytes += waiting;
+            status.lag_bytes = status.lag_bytes.max(waiting);
+        }
+        let mirror::Counters { records, bytes, adopted, repeated, unwritten } =
+            driver.mirror_counters();
+        let follow::Counters { pulls, seen, holes, damaged, .. } = driver.follow_counters();
+        *status.acks = *driver.acks();
+        status.counters = NodeCounters {
+            records,
+            record_bytes: bytes,
+            unwritten,
+            adopted,
+            again: repeated,
+            gets: pulls,
+            repeats: seen,
+            holes,
+            corrupt: damaged,
+            disconnects: driver.disconnects(),
+            ..status.counters
+        };
         let status = self.line.status.lock();
         *status.unwrap_or_else(std::sync::PoisonError::into_inner) = self.status.clone();
     }
@@ -600,7 +584,6 @@ impl Run {
 
     /// Looks an execution up.
     fn locate(&mut self, shard: u8, execution: ExecutionId) {
-        self.status.counters.lookups += 1;
         let tag = self.tag(execution);
         let (link, sender) = (self.driver.link().clone(), self.driver.sender());
         tokio::task::spawn_local(async move {
@@ -636,6 +619,12 @@ impl Run {
             match news {
                 News::Wake => {}
                 News::Located(shard, execution, mut located) => {
+                    let counters = &mut self.status.counters;
+                    *match &located {
+                        Located::Found(_) => &mut counters.found,
+                        Located::Nowhere => &mut counters.not_found,
+                        Located::Away => &mut counters.away,
+                    } += 1;
                     if let Located::Found(found) = &mut located {
                         let is_own = found.entry.owner == self.incarnation;
                         if found.end.is_none() && !is_own {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::server::metrics::{ProcessMetrics, ShardMetrics, Snapshot};
 use crate::server::process_usage::ProcessUsage;
 use crate::server::renewal::call_when_free;
-use crate::server::{ServerHandle, ServerShard, UpstreamMeter, turn};
+use crate::server::{NodeStatus, ServerHandle, ServerShard, UpstreamMeter, turn};
 use crate::trace::Metric;
 
 /// Reads the numbers that `/metrics` shows. A shard that has ended keeps its last ones.
@@ -32,12 +32,13 @@ pub struct Meter {
     shards: BTreeMap<u32, ShardMetrics>,
     process: ProcessMetrics,
     upstreams: Arc<[UpstreamMeter]>,
+    node: Option<NodeStatus>,
 }
 
 impl Meter {
     pub(in crate::server) fn new(handles: Vec<ServerHandle>) -> Meter {
         let (shards, process) = (BTreeMap::new(), ProcessMetrics::default());
-        Meter { handles, shards, process, upstreams: Arc::default() }
+        Meter { handles, shards, process, upstreams: Arc::default(), node: None }
     }
 
     /// Keeps what a shard has left behind.
@@ -50,11 +51,12 @@ impl Meter {
         for handle in &self.handles {
             let ask = |shard: &mut ServerShard| {
                 let upstreams = Arc::clone(&shard.guests.upstreams);
-                (turn::metrics_of(shard), turn::process_metrics(shard), upstreams)
+                let of_process = (turn::process_metrics(shard), shard.guests.cluster.status());
+                (turn::metrics_of(shard), of_process, upstreams)
             };
-            if let Some((metrics, process, upstreams)) = call_when_free(handle, ask) {
+            if let Some((metrics, of_process, upstreams)) = call_when_free(handle, ask) {
                 self.shards.insert(metrics.shard, metrics);
-                (self.process, self.upstreams) = (process, upstreams);
+                ((self.process, self.node), self.upstreams) = (of_process, upstreams);
             }
         }
         self.process.usage = ProcessUsage::read();
@@ -62,6 +64,7 @@ impl Meter {
             shards: self.shards.values().cloned().collect(),
             process: self.process.clone(),
             upstreams: Arc::clone(&self.upstreams),
+            node: self.node.clone(),
         };
         snapshot.metrics()
     }

@@ -15,9 +15,9 @@ use crate::endpoint::RequestCounts;
 use crate::memory::pressure::Decisive;
 use crate::memory::{Pressure, RingPoolUsage};
 use crate::reactor;
-use crate::server::UpstreamMeter;
 use crate::server::executions::EndedCounts;
 use crate::server::process_usage::ProcessUsage;
+use crate::server::{NodeStatus, UpstreamMeter};
 use crate::trace::{Counters, Latencies, Stalls};
 
 pub use text::render;
@@ -31,6 +31,8 @@ pub struct Snapshot {
     pub process: ProcessMetrics,
     /// The counts of other MCP servers whose tools are offered here.
     pub upstreams: Arc<[UpstreamMeter]>,
+    /// The numbers of the node, if the server is one of a cluster.
+    pub node: Option<NodeStatus>,
 }
 
 /// The numbers of one shard at one moment.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::endpoint::{MetricsFormat, RequestCounts, RequestsOfRoute};
 use crate::memory::pressure::Decisive;
@@ -12,7 +13,7 @@ use crate::server::metrics::{
     ExecutionCounts, McpCounts, McpMetrics, ProcessMetrics, ShardMetrics, Snapshot, render,
 };
 use crate::server::process_usage::ProcessUsage;
-use crate::server::{UpstreamCount, UpstreamMeter};
+use crate::server::{NodeCounters, NodeStatus, UpstreamCount, UpstreamMeter};
 use crate::trace::{
     Attribute, Counters, Duties, Duty, Latencies, Latency, Metric, PointValue, Stalls, Transport,
 };
@@ -56,8 +57,10 @@ fn check_labels(text: &str) {
 /// bound. The sum is stored in nanoseconds.
 fn read_histogram(family: &mut Family, line: &str) {
     let (name, value) = line.split_once(' ').expect("a value");
-    let (suffix, labels) = name.split_at(name.find('{').expect("labels"));
-    check_labels(labels);
+    let (suffix, labels) = name.split_at(name.find('{').unwrap_or(name.len()));
+    if !labels.is_empty() {
+        check_labels(labels);
+    }
     if suffix != "_bucket" {
         assert!(family.buckets.is_empty(), "{line}");
         let number = match suffix {
@@ -81,7 +84,8 @@ fn read_histogram(family: &mut Family, line: &str) {
     family.buckets.push((bound, count));
     assert!(family.samples.insert(name, count).is_none(), "{line}");
     if bound == f64::INFINITY {
-        assert_eq!(family.samples[&format!("_count{{{others}}}")], count, "{line}");
+        let labels = if others.is_empty() { String::new() } else { format!("{{{others}}}") };
+        assert_eq!(family.samples[&format!("_count{labels}")], count, "{line}");
         family.buckets.clear();
     }
 }
@@ -237,6 +241,20 @@ fn upstreams() -> Arc<[UpstreamMeter]> {
     [meter].into()
 }
 
+fn node() -> NodeStatus {
+    let mut acks = Latency::default();
+    acks.record(2_000, 3);
+    let counters = NodeCounters { records: 41, again: 42, away: 43, ..NodeCounters::default() };
+    NodeStatus {
+        has_lease: true,
+        lease_left: Duration::from_secs(4),
+        buffer_bytes: 44,
+        counters,
+        acks: acks.into(),
+        ..NodeStatus::default()
+    }
+}
+
 fn snapshot() -> Snapshot {
     let process = ProcessMetrics {
         connections_max: 1_000,
@@ -254,7 +272,8 @@ fn snapshot() -> Snapshot {
             max_fds: Some(1_024),
         },
     };
-    Snapshot { shards: vec![shard(0), shard(1)], process, upstreams: upstreams() }
+    let shards = vec![shard(0), shard(1)];
+    Snapshot { shards, process, upstreams: upstreams(), node: Some(node()) }
 }
 
 fn rendered(format: MetricsFormat) -> String {
@@ -446,6 +465,11 @@ fn every_number_stands_under_its_name_unit_and_shard() {
     assert_eq!((took("_count"), took("_sum")), (2, 3_100_001));
     assert_eq!(value("log_records_dropped", ""), 7);
     assert_eq!(value("spans_dropped", ""), 11);
+    assert_eq!((value("cluster_up", ""), value("cluster_buffer_bytes", "")), (1, 44));
+    assert_eq!(value("cluster_records", ""), 41);
+    assert_eq!(value("cluster_doubts", "{came_to=\"again\"}"), 42);
+    assert_eq!(value("cluster_lookups", "{result=\"away\"}"), 43);
+    assert_eq!(value("cluster_ack_seconds", "_count"), 3);
     assert_eq!(value("upstream_calls", "{upstream=\"files\"}"), 3);
     assert_eq!(value("upstream_received_bytes", "{upstream=\"files\"}"), 9);
     let call = |era: &str, outcome: &str| {

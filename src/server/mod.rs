@@ -70,7 +70,10 @@ pub use agents::{
     AgentRun, AgentSettings, AgentSteps, AgentStream, ModelError, ModelSettings, ToolChoice,
 };
 #[doc(hidden)] // The thread of a node uses it.
-pub use cluster::{ClusterLine, Found, FromCluster, Located, Mirrored, ReaderName, ToCluster};
+pub use cluster::{
+    ClusterLine, Found, FromCluster, Located, Mirrored, NodeCounters, NodeStatus, ReaderName,
+    ToCluster,
+};
 pub use conversations::Conversations;
 pub use durable::StreamPaths;
 pub use ends::{ShardEnd, ShardEnds};

@@ -5,6 +5,7 @@
 #[cfg(feature = "cli")]
 mod commands;
 mod matrix;
+mod operations;
 mod owners;
 mod test_server;
 mod workers;

@@ -10,6 +10,8 @@ mod mcp;
 #[path = "../nats/server.rs"]
 #[allow(dead_code, reason = "other tests need more of it")]
 mod nats_server;
+#[path = "../access/operations.rs"]
+mod operations;
 #[path = "../served/mod.rs"]
 mod served;
 #[path = "../restarts/world.rs"]
@@ -19,7 +21,11 @@ mod world;
 mod away;
 mod elsewhere;
 mod lost;
+mod metrics;
 mod nodes;
 mod readers;
 mod resources;
 mod strangers;
+#[path = "../access/test_server.rs"]
+#[allow(dead_code, reason = "it has more than these tests need")]
+mod test_server;

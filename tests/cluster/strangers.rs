@@ -2,10 +2,12 @@
 
 use std::os::unix::fs::PermissionsExt;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::nodes::Cluster;
-use crate::served::asked;
+use crate::operations::{Names, operations};
+use crate::served::{Server, asked};
+use crate::test_server::Asking;
 
 /// The names of principals, and the lines of their requests.
 pub const ANN: (&str, &str) =
@@ -40,7 +42,7 @@ fn a_stranger_finds_nothing_and_the_owner_finds_it_on_every_node() {
     let (status, body) =
         asked::ask(&owner.address, "POST", "/v1/executions", ANN.1, &call.to_string());
     assert_eq!(status, 201, "{body}");
-    let created: serde_json::Value = serde_json::from_str(&body).unwrap();
+    let created: Value = serde_json::from_str(&body).unwrap();
     let id = created["execution"].as_str().unwrap();
     let path = format!("/v1/executions/{id}");
     let none = format!("/v1/executions/{}", "7".repeat(id.len()));
@@ -63,4 +65,44 @@ fn a_stranger_finds_nothing_and_the_owner_finds_it_on_every_node() {
     // Nobody without a token is a principal of a cluster with tokens, and the other way round.
     let open = cluster.node("c", &[]);
     assert_eq!(asked::ask(&open.address, "GET", &path, "", "").0, 404);
+}
+
+#[test]
+fn what_another_node_has_of_somebody_else_is_answered_as_what_never_was() {
+    let Some(cluster) = Cluster::start("matrix") else { return };
+    let tokens = token_file(&cluster, "tokens", &[ANN, BOB]);
+    let owner = cluster.node("a", &["--token-file", &tokens]);
+    let other = cluster.node("b", &["--token-file", &tokens]);
+    let call = json!({ "tool": "slow_data_processor", "arguments": { "chunks": 100_000 } });
+    let created = asked::ask(&owner.address, "POST", "/v1/executions", ANN.1, &call.to_string()).1;
+    let created: Value = serde_json::from_str(&created).unwrap();
+    let names = Names::of(&created, "s0.1");
+    let get = |node: &Server, path: &str| {
+        let (status, text) = asked::ask(&node.address, "GET", path, ANN.1, "");
+        assert_eq!(status, 200, "{path}: {text}");
+        serde_json::from_str::<Value>(&text).unwrap()
+    };
+    let document = get(&other, "/openapi.json");
+    let foreign = operations(&document, &names);
+    let unknown = operations(&document, &names.never());
+    let this = format!("/v1/executions/{}", names.execution);
+    for has_replica in [false, true] {
+        if has_replica {
+            assert_eq!(get(&other, &this)["state"], "running");
+        }
+        let mut checked = 0;
+        for ((foreign, is_about_something), (unknown, _)) in foreign.iter().zip(&unknown) {
+            if !is_about_something {
+                continue;
+            }
+            let answer = |asking: &Asking, of| asking.token(token_of(of)).answer(&other.address);
+            let got = answer(foreign, BOB);
+            assert_eq!(got.0, 404, "{foreign:?}: {}", got.2);
+            assert_eq!(got, answer(unknown, BOB), "{foreign:?}");
+            assert_eq!(got, answer(unknown, ANN), "{foreign:?}");
+            checked += 1;
+        }
+        assert!(checked >= 9, "{checked}");
+    }
+    assert_eq!(get(&owner, &this)["state"], "running", "nothing was done to it");
 }

@@ -9,7 +9,7 @@
 //! - `port.rs`: what the shard and that thread say to each other.
 //! - `mirrors.rs`: executions that begin to be mirrored.
 //! - `locate.rs`: executions that are looked up. `replicas.rs`: those that were found.
-//! - `history.rs`: chunks for those who come late.
+//! - `history.rs`: chunks for those who come late. `status.rs`: the numbers of the node.
 //!
 //! Invariants ([`Cluster::audit`]):
 //! - K1: each replica of the engine has one entry here, and each entry its replica.
@@ -20,8 +20,10 @@ mod locate;
 mod mirrors;
 mod port;
 mod replicas;
+mod status;
 
 pub use port::{ClusterLine, Found, FromCluster, Located, Mirrored, ReaderName, ToCluster};
+pub use status::{NodeCounters, NodeStatus};
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -68,6 +70,11 @@ impl Cluster {
     #[inline]
     pub fn is_on(&self) -> bool {
         self.line.is_some()
+    }
+
+    /// The numbers of the node, which all shards of the server share. `None`: it is alone.
+    pub fn status(&self) -> Option<NodeStatus> {
+        self.line.as_ref().map(|line| line.status())
     }
 
     /// True if there is something to do in this turn.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::status::NodeStatus;
 use crate::base::ExecutionId;
 use crate::cluster::directory::Entry;
 use crate::cluster::follow::Landmark;
@@ -19,6 +20,11 @@ pub trait ClusterLine: Send + Sync + fmt::Debug {
     /// # Errors
     /// The request, if there is no room for it now.
     fn send(&self, request: ToCluster) -> Result<(), ToCluster>;
+
+    /// The numbers of the node, a second old at most.
+    fn status(&self) -> NodeStatus {
+        NodeStatus::default()
+    }
 }
 
 /// The name of a reader of old chunks, unique among those of its shard.

@@ -15,7 +15,7 @@ use crate::reactor::{self, Clock};
 use crate::server::executions::EndedCounts;
 use crate::server::metrics::{McpOutcome, ProcessMetrics, ShardMetrics, Snapshot};
 use crate::server::process_usage::ProcessUsage;
-use crate::server::{UpstreamCount, UpstreamMeter};
+use crate::server::{NodeStatus, UpstreamCount, UpstreamMeter};
 use crate::stream::Outcome;
 use crate::trace::{
     Attribute, Counters, Duty, Latency, Metric, MetricKind, MetricUnit, Point, PointValue,
@@ -45,6 +45,7 @@ impl Snapshot {
         list.mcp();
         list.process(&self.process);
         list.upstreams(&self.upstreams);
+        self.node.iter().for_each(|node| list.cluster(node));
         list.usage(self.process.usage);
         list.metrics.retain(|metric| !metric.points.is_empty());
         list.metrics
@@ -439,6 +440,72 @@ impl List<'_> {
                 self.point(vec![("upstream", name)], upstream.count(count));
             }
         }
+    }
+
+    /// Adds the numbers of a node of a cluster.
+    fn cluster(&mut self, node: &NodeStatus) {
+        let NodeStatus { counters, acks, .. } = node;
+        for (name, text, value) in [
+            ("up", "1 if the node has its lease, else 0.", u64::from(node.has_lease)),
+            ("nodes", "Nodes that have a lease.", node.nodes),
+            ("mirrored", "Executions of this node that are being mirrored.", node.mirrored),
+            ("replicas", "Executions of other nodes that are followed here.", node.replicas),
+        ] {
+            self.whole(name, text, None, MetricKind::Gauge, value);
+        }
+        let bytes = Some(MetricUnit::Bytes);
+        let text = "Bytes of all executions that wait for the log.";
+        self.whole("buffer", text, bytes, MetricKind::Gauge, node.buffer_bytes);
+        let text = "Bytes of the execution of which most wait for the log.";
+        self.whole("mirror_lag", text, bytes, MetricKind::Gauge, node.lag_bytes);
+        let text = "Time until the others may count the node as lost, less a margin.";
+        self.add("cluster_lease_left", text, Some(MetricUnit::Seconds), MetricKind::Gauge);
+        self.point(Vec::new(), node.lease_left.as_secs_f64());
+        let text = "Bytes of the records of this node that the log has.";
+        self.whole("record", text, bytes, MetricKind::Counter, counters.record_bytes);
+        for (name, text, value) in [
+            ("records", "Records of this node that the log has.", counters.records),
+            ("mirrors_ended", "Executions that are mirrored no more.", counters.mirrored),
+            ("chunks_unwritten", "Chunks that became a gap in the log.", counters.unwritten),
+            ("ends_for_others", "Executions of lost nodes ended here.", counters.ends_for_others),
+            ("gets", "Requests for records of other nodes.", counters.gets),
+            ("repeats", "Records of other nodes that came more than once.", counters.repeats),
+            ("holes", "Holes in what was heard, which were read again.", counters.holes),
+            ("corrupt", "Records that were damaged or of a stranger.", counters.corrupt),
+            ("disconnects", "Times that the connection was lost.", counters.disconnects),
+        ] {
+            self.whole(name, text, None, MetricKind::Counter, value);
+        }
+        let text = "Records of unknown fate: the log had them, they were sent again, or somebody \
+                    else had ended the execution.";
+        self.add("cluster_doubts", text, None, MetricKind::Counter);
+        for (fate, value) in
+            [("adopted", counters.adopted), ("again", counters.again), ("fenced", counters.fenced)]
+        {
+            self.point(vec![("came_to", fate.into())], value);
+        }
+        self.add("cluster_lookups", "Lookups of executions.", None, MetricKind::Counter);
+        for (result, value) in
+            [("found", counters.found), ("not_found", counters.not_found), ("away", counters.away)]
+        {
+            self.point(vec![("result", result.into())], value);
+        }
+        let text = "Time from the sending of a record until the log has it.";
+        self.add("cluster_ack", text, Some(MetricUnit::Seconds), MetricKind::Histogram);
+        self.point(Vec::new(), **acks);
+    }
+
+    /// Adds a metric of the cluster with one whole number.
+    fn whole(
+        &mut self,
+        name: &str,
+        about: &'static str,
+        unit: Option<MetricUnit>,
+        kind: MetricKind,
+        value: u64,
+    ) {
+        self.add(&format!("cluster_{name}"), about, unit, kind);
+        self.point(Vec::new(), value);
     }
 
     /// Adds the kernel's numbers of the process, with the names of Prometheus' own libraries

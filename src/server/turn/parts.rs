@@ -103,7 +103,8 @@ fn answer_with<R: Reactor + 'static>(
             }
             shards.sort_by_key(|shard| shard.shard);
             let upstreams = Arc::clone(&shard.guests.upstreams);
-            let snapshot = Snapshot { shards, process: process_metrics(shard), upstreams };
+            let node = shard.guests.cluster.status();
+            let snapshot = Snapshot { shards, process: process_metrics(shard), upstreams, node };
             let text = metrics::render(format, snapshot.metrics());
             Reply::text(Status::OK, format.media_type(), text)
         }
