@@ -14,7 +14,9 @@ use super::record::Incarnation;
 use super::retry::Pauses;
 use crate::base::Instant;
 use crate::base::planted::{Planted, planted};
-use crate::limits::{CLUSTER_ANSWER_WAIT, CLUSTER_LEASE_MARGIN, CLUSTER_RENEWALS};
+use crate::limits::{
+    CLUSTER_ANSWER_WAIT, CLUSTER_LEASE_MARGIN, CLUSTER_RENEWALS, CLUSTER_RETRY_MAX,
+};
 
 /// A lease that moves this often belongs to a node that lives.
 const MOVES_OF_THE_LIVING: u32 = 2;
@@ -87,6 +89,8 @@ pub struct Lease {
     pauses: Pauses,
     /// The time at which the newest renewal that has succeeded was sent.
     held_since: Option<Instant>,
+    /// The time since which renewals have followed each other without a long pause.
+    steady_since: Option<Instant>,
     /// The time of the first attempt whose fate is unknown.
     unknown_since: Option<Instant>,
     /// The lease of another life with the name of this node, and how often it was seen to move. It
@@ -104,6 +108,7 @@ impl Lease {
             attempt: Attempt::default(),
             pauses: Pauses::default(),
             held_since: None,
+            steady_since: None,
             unknown_since: None,
             other: None,
         }
@@ -129,6 +134,18 @@ impl Lease {
     /// no lease. Only the time of sending counts: an answer may take long.
     pub fn safe_until(&self) -> Option<Instant> {
         Some(self.held_since? + self.time.saturating_sub(CLUSTER_LEASE_MARGIN))
+    }
+
+    /// True if this node may count others as lost whose leases are over.
+    ///
+    /// While the bucket is away, the leases of all nodes end, and nobody can renew one. Behind such
+    /// a pause the living need time to renew theirs: to connect again, and to ask again. A lease of
+    /// another node ends after three of four of its renewals were not possible. That is longer than
+    /// half of the time that this one lasts.
+    pub fn may_judge(&self, now: Instant) -> bool {
+        let is_fresh = self.held_since.is_some_and(|since| now <= since + self.time / 2);
+        let grace = self.time + 2 * CLUSTER_RETRY_MAX;
+        is_fresh && self.steady_since.is_some_and(|since| now >= since + grace)
     }
 
     /// The time at which [`Lease::poll`] has something to do without another cause.
@@ -173,6 +190,9 @@ impl Lease {
 
     fn hold(&mut self, revision: u64, sent_at: Instant) {
         self.pauses.reset();
+        if self.held_since.is_none_or(|since| sent_at > since + self.time / 2) {
+            self.steady_since = Some(sent_at);
+        }
         (self.held_since, self.unknown_since, self.other) = (Some(sent_at), None, None);
         let at = sent_at + self.time / CLUSTER_RENEWALS;
         self.state = State::Due { at, wish: Wish::Renew { revision } };
@@ -320,6 +340,27 @@ mod tests {
         let (attempt, _) = take(&mut lease, at(4_250));
         lease.on_read(attempt, None, at(4_260));
         assert_eq!(take(&mut lease, at(4_260)).1, Wish::Create);
+    }
+
+    #[test]
+    fn others_are_lost_only_for_a_node_that_was_in_touch_for_longer_than_a_lease() {
+        let mut lease = Lease::new(OURS, TIME, at(0));
+        let mut renew = |ms: u64| {
+            let (attempt, _) = take(&mut lease, at(ms));
+            lease.on_written(attempt, ms);
+            lease.may_judge(at(ms))
+        };
+        // A lease, and two pauses of two seconds.
+        for ms in [0, 1_500, 3_000, 4_500, 6_000, 7_500, 9_000] {
+            assert!(!renew(ms), "{ms}");
+        }
+        assert!(renew(10_500));
+        // Nothing could be renewed for as long as a lease of another can need to end.
+        assert!(!renew(15_000));
+        assert!([16_500, 18_000, 19_500, 21_000, 22_500, 24_000].into_iter().all(|ms| !renew(ms)));
+        assert!(renew(25_500));
+        assert!(lease.may_judge(at(28_500)));
+        assert!(!lease.may_judge(at(28_501)), "the bucket may be away");
     }
 
     #[test]

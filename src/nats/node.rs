@@ -6,7 +6,8 @@
 //! mailbox. One that is full is tried again, and the messages stay in order.
 //!
 //! Nothing of an execution is written before the node has its lease. Others may therefore trust a
-//! lease: an entry of a node without one is that of a lost node.
+//! lease: an entry of a node without one is that of a lost node. While NATS is away, the leases of
+//! all nodes end. A node judges others only when it was in touch for longer than a lease lasts.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::fmt;
@@ -282,7 +283,7 @@ impl Run {
     ) -> Run {
         let outbox = shards.iter().map(|_| VecDeque::new()).collect();
         Run {
-            orphans: Orphans::new(incarnation),
+            orphans: Orphans::new(&options.node, incarnation),
             options,
             incarnation,
             driver,
@@ -355,7 +356,7 @@ impl Run {
     /// Lets everything go on. Returns the time until the next look.
     fn turn(&mut self) -> Duration {
         let now = Clock::now();
-        let has_lease = self.driver.lease().safe_until().is_some();
+        let has_lease = self.driver.lease().safe_until().is_some_and(|until| now < until);
         if has_lease && !std::mem::replace(&mut self.is_joined, true) {
             (self.tell)(&NodeEvent::Joined);
         }
@@ -483,12 +484,16 @@ impl Run {
     }
 
     fn look_after_orphans(&mut self, now: Instant) {
-        while let Some((node, _)) = self.driver.take_lost(now) {
+        let may_judge = self.driver.lease().may_judge(now);
+        while may_judge && let Some((node, life)) = self.driver.take_lost(now) {
+            if self.driver.watch().is_alive(&node, life) {
+                continue; // NATS was away, and both are back.
+            }
             (self.tell)(&NodeEvent::Lost(&node));
             self.orphans.note_lost(&node, now);
         }
         if self.is_joined {
-            self.orphans.look(&self.driver, now);
+            self.orphans.look(&self.driver, (&self.options.node, may_judge), now);
         }
         for tag in self.driver.take_closed() {
             self.status.counters.ends_for_others += 1;

@@ -26,6 +26,8 @@ pub(super) type Orphan = (Tag, Box<str>, Entry);
 
 /// The executions of lost nodes.
 pub(super) struct Orphans {
+    /// The life of this node. It never judges itself.
+    incarnation: Incarnation,
     random: Random,
     /// The nodes whose entries are read next, with the time of that.
     due: BTreeMap<Box<str>, Instant>,
@@ -36,11 +38,12 @@ pub(super) struct Orphans {
 }
 
 impl Orphans {
-    /// Begins with a look at all nodes, this one included.
-    pub fn new(incarnation: Incarnation) -> Orphans {
+    /// Begins with a look at the earlier lives of this node, and then at all nodes.
+    pub fn new(node: &str, incarnation: Incarnation) -> Orphans {
         Orphans {
+            incarnation,
             random: Random::new(incarnation.0),
-            due: BTreeMap::from([(ALL.into(), Instant::ZERO)]),
+            due: BTreeMap::from([ALL, node].map(|node| (node.into(), Instant::ZERO))),
             looked: BTreeMap::new(),
             closing: BTreeMap::new(),
         }
@@ -61,9 +64,11 @@ impl Orphans {
         self.looked.retain(|_, until| *until > now);
     }
 
-    /// Looks at the nodes that are due.
-    pub fn look(&mut self, driver: &Driver, now: Instant) {
-        for (node, _) in self.due.extract_if(.., |_, due| *due <= now) {
+    /// Looks at the nodes that are due. Others than `own` wait until this node may judge them. Its
+    /// own earlier lives are over, because it has the lease.
+    pub fn look(&mut self, driver: &Driver, (own, may_judge): (&str, bool), now: Instant) {
+        let can_be = |node: &str| may_judge || node == own;
+        for (node, _) in self.due.extract_if(.., |node, due| *due <= now && can_be(node)) {
             let (link, sender) = (driver.link().clone(), driver.sender());
             tokio::task::spawn_local(async move {
                 let found = orphans_of(&link, &node).await.ok();
@@ -84,7 +89,8 @@ impl Orphans {
             self.due.entry(node.into()).or_insert(now + limits::CLUSTER_SILENCE);
             return;
         };
-        for (tag, node, entry) in found {
+        let is_other = |orphan: &Orphan| orphan.2.owner != self.incarnation;
+        for (tag, node, entry) in found.into_iter().filter(is_other) {
             let details = EndedDetails {
                 outcome: Outcome::Failed,
                 error: Some(format!("its node was lost: {node}").into()),
