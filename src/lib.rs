@@ -352,6 +352,8 @@ pub mod guide {
     pub mod agents {}
     #[doc = include_str!("guide/changelog.md")]
     pub mod changelog {}
+    #[doc = include_str!("guide/cluster.md")]
+    pub mod cluster {}
     #[doc = include_str!("guide/command_line.md")]
     pub mod command_line {}
     #[doc = include_str!("guide/configuration.md")]

@@ -15,6 +15,7 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[
     ("src/guide/contributing.md", "tools/test", "runs all tests, this one included"),
     ("src/guide/agents.md", "OPENAI_API_KEY", "needs an account of a model's provider"),
     ("src/guide/operations.md", "docker build", "needs Docker"),
+    ("src/guide/cluster.md", "docker compose", "needs Docker"),
     ("src/guide/operations.md", "tools/package", "builds the profile `dist`, and installs it"),
     ("src/guide/operations.md", "tools/pgo", "builds the profile `dist` twice"),
     ("src/guide/shared_memory.md", "tools/c/Cargo.toml", "tools/c/tests builds and runs the same"),
@@ -24,6 +25,7 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[
 const PRINTED: &[(&str, &str, &str)] = &[
     ("README.md", "slow_data_processor", "event: end"),
     ("README.md", "streamdoor demo", "an error"),
+    ("src/guide/cluster.md", "nats-server", "\"state\":\"completed\""),
     ("src/guide/http.md", "streamdoor serve &", "event: end"),
     ("src/guide/http.md", "policy=conflate", "\"state\":\"completed\""),
     ("src/guide/http.md", "idempotency-key", "\"executions\":["),

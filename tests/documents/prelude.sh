@@ -1,6 +1,6 @@
 # Runs one block of the guide: `bash prelude.sh BLOCK`. The working folder is a scratch folder.
-# PORT, MODEL_PORT and OTHER_PORT are free ports of this block, and PROGRAM is the built program. Servers are
-# children of this shell, run in the background, and are stopped at the end.
+# PORT, MODEL_PORT, OTHER_PORT and NATS_PORT are free ports of this block, and PROGRAM is the built program.
+# Servers are children of this shell, run in the background, and are stopped at the end.
 set -euo pipefail
 
 finish() {
@@ -38,6 +38,12 @@ start() {
     fi
     sleep 0.02
   done
+}
+
+# The server of NATS of this block.
+nats-server() {
+  command nats-server --addr 127.0.0.1 --port "$NATS_PORT" --store_dir nats "$@" > nats.log 2>&1 &
+  grep -q 'Server is ready' nats.log
 }
 
 # A line of a log may come a moment after what it tells.

@@ -16,7 +16,8 @@ const PRELUDE: &str = "tests/documents/prelude.sh";
 /// The time limit of a block, in seconds.
 const RUN_SECONDS_MAX: &str = "100";
 /// Programs that a machine may lack. A block that calls one of them is then not run.
-const PROGRAMS: &[&str] = &["curl", "man", "openssl", "node", "python3", "jq", "grep"];
+const PROGRAMS: &[&str] =
+    &["curl", "man", "openssl", "node", "python3", "jq", "grep", "nats-server"];
 /// The line that separates the outputs of a block's commands.
 const MARK: &str = "\u{1e}";
 /// A stand-in for the MCP servers of others: a program of this name answers as one.
@@ -34,7 +35,7 @@ input_schema = { type = 'object' }
 /// A scratch folder, removed with this value.
 pub struct Scratch {
     pub folder: PathBuf,
-    ports: [u16; 3],
+    ports: [u16; 4],
 }
 
 /// Returns whether the program is on this machine, and prints a note if not.
@@ -94,7 +95,7 @@ impl Scratch {
         let token = format!("ops {}\n", "0123456789abcdef".repeat(2));
         fs::write(folder.join("etc/tokens"), token).unwrap();
         fs::set_permissions(folder.join("etc/tokens"), fs::Permissions::from_mode(0o600)).unwrap();
-        let scratch = Scratch { folder, ports: [ports::free(), ports::free(), ports::free()] };
+        let scratch = Scratch { folder, ports: [(); 4].map(|()| ports::free()) };
         for (name, text) in files_of(&block.page) {
             fs::write(scratch.folder.join(name), scratch.substituted(&text)).unwrap();
         }
@@ -102,14 +103,15 @@ impl Scratch {
     }
 
     /// The fixed addresses and folders of the texts, and those of this test.
-    fn replacements(&self) -> [(&'static str, String); 12] {
-        let [port, model_port, other_port] = self.ports;
+    fn replacements(&self) -> [(&'static str, String); 13] {
+        let [port, model_port, other_port, nats_port] = self.ports;
         let folder = self.folder.to_str().expect("names are plain");
         [
             ("127.0.0.1:8808", format!("127.0.0.1:{port}")),
             ("localhost:8808", format!("localhost:{port}")),
             ("127.0.0.1:8809", format!("127.0.0.1:{model_port}")),
             ("127.0.0.1:11434", format!("127.0.0.1:{model_port}")),
+            ("127.0.0.1:4222", format!("127.0.0.1:{nats_port}")),
             ("https://example.com/mcp", format!("http://127.0.0.1:{other_port}/mcp")),
             ("/run/streamdoor.sock", format!("{folder}/run/streamdoor.sock")),
             ("/tmp/door.sock", format!("{folder}/run/door.sock")),
@@ -135,7 +137,7 @@ impl Scratch {
 
     /// Runs a script. `shown` is the text that decides which servers are needed.
     fn run(&self, script: &str, shown: &str) -> Output {
-        let [port, model_port, other_port] = self.ports;
+        let [port, model_port, other_port, nats_port] = self.ports;
         let path = self.folder.join("block.sh");
         fs::write(&path, script).unwrap();
         let mut command = Command::new("timeout"); // From coreutils; it ends children, too.
@@ -148,6 +150,7 @@ impl Scratch {
         command.env("STREAMDOOR_URL", format!("http://127.0.0.1:{port}"));
         command.env("PORT", port.to_string()).env("MODEL_PORT", model_port.to_string());
         command.env("OTHER_PORT", other_port.to_string());
+        command.env("NATS_PORT", nats_port.to_string());
         command.env("TERM", "dumb").env("NO_COLOR", "1").env("LANG", "C.UTF-8");
         let is_served = shown.lines().any(|line| line.starts_with("streamdoor serve"));
         let needs_model = shown.contains("127.0.0.1:8809") || shown.contains("127.0.0.1:11434");
@@ -155,7 +158,8 @@ impl Scratch {
             let needs_id = has_placeholder(shown) && !shown.contains("streamdoor pipe");
             command.env("FIXTURE", if needs_id { "executed" } else { "started" });
         }
-        if needs_model && !shown.contains("streamdoor model-script") {
+        let is_node = shown.contains("--listen 127.0.0.1:8809");
+        if needs_model && !is_node && !shown.contains("streamdoor model-script") {
             command.env("MODEL_FIXTURE", "1");
         }
         if shown.contains("https://example.com/mcp") {
@@ -209,9 +213,10 @@ fn with_ids(line: &str) -> String {
 /// # Errors
 /// A server in the foreground, with commands behind it.
 fn rewritten(command: &str, is_last: bool) -> Result<String, String> {
-    let is_server = ["streamdoor serve ", "streamdoor serve\n", "streamdoor model-script "]
-        .iter()
-        .any(|start| format!("{command}\n").starts_with(start));
+    let is_server =
+        ["streamdoor serve ", "streamdoor serve\n", "streamdoor model-script ", "nats-server "]
+            .iter()
+            .any(|start| format!("{command}\n").starts_with(start));
     if !is_server || ["--print-config", "--help", "--check"].iter().any(|o| command.contains(o)) {
         return Ok(with_ids(command));
     }
@@ -245,6 +250,10 @@ pub fn commands(text: &str) -> Vec<String> {
 }
 
 fn lacks_program(block: &Block) -> bool {
+    if block.text.contains("nats-server -js") && !cfg!(feature = "cluster") {
+        println!("not run: {}: the program was built without clusters", block.place());
+        return true;
+    }
     let words: Vec<&str> = block.text.split(|c: char| c.is_whitespace() || c == '(').collect();
     let named = PROGRAMS.iter().filter(|program| words.contains(program));
     named.filter(|program| !is_there(program, block)).count() > 0
