@@ -1,7 +1,7 @@
 //! Servers that are nodes of a cluster: each serves the executions of all.
 //!
 //! `tools/test cluster` gets a server of NATS if none is installed. Without one, these tests are
-//! not run.
+//! not run. `tools/cluster-kills` runs the campaigns of kills with larger counts.
 #![cfg(all(feature = "cli", feature = "cluster", feature = "tools"))]
 
 #[path = "../restarts/mcp.rs"]
@@ -19,12 +19,18 @@ mod served;
 mod world;
 
 mod away;
+mod campaign;
 mod elsewhere;
+mod follower;
+mod kills;
 mod lost;
+mod members;
 mod metrics;
 mod nodes;
+mod partitions;
 mod readers;
 mod resources;
+mod spaces;
 mod strangers;
 #[path = "../access/test_server.rs"]
 #[allow(dead_code, reason = "it has more than these tests need")]

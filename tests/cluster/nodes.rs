@@ -1,40 +1,87 @@
-//! A cluster of one server of NATS, and the nodes that are started.
+//! A cluster of one or three servers of NATS, and the nodes that are started.
 
 use std::time::Duration;
 
-use async_nats::ConnectOptions;
+use async_nats::{ConnectOptions, ServerAddr};
 use serde_json::{Value, json};
 use streamdoor::nats::link::Link;
 use streamdoor::nats::names::Names;
 use streamdoor::nats::secret;
 use streamdoor::nats::stores::Stores;
 
-use crate::nats_server::NatsServer;
-use crate::served::Server;
+use crate::nats_server::{NatsServer, Place};
+use crate::served::{Server, ports};
 use crate::world::{self, Folder};
 
-const STORES: Stores =
-    Stores { bytes_max: 1 << 30, retention: Duration::from_secs(3_600), replicas: 1 };
+/// Bytes of a log.
+const LOG_BYTES_MAX: u64 = 1 << 30;
+const RETENTION: Duration = Duration::from_secs(3_600);
+/// Number of times that servers are asked which have just begun.
+const ATTEMPTS_MAX: u32 = 300;
 
 /// A cluster.
 pub struct Cluster {
     pub nats: NatsServer,
+    /// The other servers, if there are three.
+    pub others: Vec<NatsServer>,
     folder: Folder,
 }
 
 impl Cluster {
     /// Makes a cluster. Returns `None`, and says so, if no server of NATS is installed.
     pub fn start(name: &str) -> Option<Cluster> {
-        let nats = NatsServer::start()?;
+        Cluster::of(name, NatsServer::start()?, Vec::new())
+    }
+
+    /// Makes a cluster of three servers that each have everything.
+    pub fn start_three(name: &str) -> Option<Cluster> {
+        let (places, routes) =
+            ([(); 3].map(|()| Place::default()), [(); 3].map(|()| ports::free()));
+        let mut servers = NatsServer::start_together(&places, &routes, "")?;
+        Cluster::of(name, servers.remove(0), servers)
+    }
+
+    fn of(name: &str, nats: NatsServer, others: Vec<NatsServer>) -> Option<Cluster> {
         let folder = Folder::new(&format!("cluster-{name}"));
         secret::make(&folder.path().join("secret")).unwrap();
+        let cluster = Cluster { nats, others, folder };
+        let replicas = if cluster.others.is_empty() { 1 } else { 3 };
+        let stores = Stores { bytes_max: LOG_BYTES_MAX, retention: RETENTION, replicas };
+        cluster.with_link(async |link| {
+            // Three servers need a moment until they have agreed on a leader.
+            for _ in 0..ATTEMPTS_MAX {
+                match stores.create(&link).await {
+                    Ok(()) => return,
+                    Err(error) if replicas == 1 => panic!("{error}"),
+                    Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+                }
+            }
+            panic!("the servers do not become one");
+        });
+        Some(cluster)
+    }
+
+    /// The servers, the first one first.
+    pub fn servers(&mut self) -> Vec<&mut NatsServer> {
+        [&mut self.nats].into_iter().chain(&mut self.others).collect()
+    }
+
+    /// The addresses of all servers, with commas.
+    fn urls(&self) -> String {
+        let all = [&self.nats].into_iter().chain(&self.others).map(NatsServer::url);
+        all.collect::<Vec<_>>().join(",")
+    }
+
+    /// Does something with a connection.
+    pub fn with_link<T>(&self, work: impl AsyncFnOnce(Link) -> T) -> T {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let client = ConnectOptions::new().connect(nats.url()).await.expect("it connects");
-            let link = Link::new(client, Names::new("default").unwrap());
-            STORES.create(&link).await.expect("the stores");
-        });
-        Some(Cluster { nats, folder })
+            let servers = self.urls();
+            let servers: Vec<ServerAddr> =
+                servers.split(',').map(|url| url.parse().expect("a URL")).collect();
+            let client = ConnectOptions::new().connect(servers).await.expect("it connects");
+            work(Link::new(client, Names::new("default").unwrap())).await
+        })
     }
 
     /// The folder of the cluster.
@@ -52,7 +99,7 @@ impl Cluster {
     /// Starts a node, and waits until it listens.
     pub fn node_that_waits(&self, name: &str, arguments: &[&str]) -> Server {
         let secret = self.folder.path().join("secret").display().to_string();
-        let (url, root) = (self.nats.url(), self.folder.path().display().to_string());
+        let (url, root) = (self.urls(), self.folder.path().display().to_string());
         let journal = self.folder.path().join(format!("journal-{name}")).display().to_string();
         let mut all = vec!["--cluster", &url, "--cluster-secret-file", &secret, "--node", name];
         all.extend(["--cluster-lease", "2s", "--idle", "block", "--files-root", &root]);

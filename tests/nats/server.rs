@@ -1,10 +1,13 @@
 //! A server of NATS on loopback, with JetStream on a directory of its own.
 
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
 
 /// The oldest version that has everything: a time to live for each message.
 const VERSION_MIN: (u32, u32) = (2, 11);
@@ -15,10 +18,27 @@ const CONFIGURATION: &str = "nats.conf";
 /// Number of attempts to start a server again.
 const ATTEMPTS_MAX: u32 = 100;
 
+/// The place where a server runs.
+#[derive(Clone)]
+pub struct Place {
+    /// Executes the command behind its own arguments; empty: the server is started directly.
+    pub launcher: Vec<String>,
+    pub address: Ipv4Addr,
+    /// The scheme of the address: `nats`, or `tls`.
+    pub scheme: &'static str,
+}
+
+impl Default for Place {
+    fn default() -> Place {
+        Place { launcher: Vec::new(), address: Ipv4Addr::LOCALHOST, scheme: "nats" }
+    }
+}
+
 /// A server. It is killed when it is dropped.
 pub struct NatsServer {
     program: PathBuf,
     directory: PathBuf,
+    place: Place,
     port: u16,
     monitor: Option<u16>,
     process: Child,
@@ -46,6 +66,35 @@ impl NatsServer {
 
     /// Starts a server with this configuration, in which `DIRECTORY` is a directory of its own.
     pub fn start_with(configuration: &str) -> Option<NatsServer> {
+        NatsServer::start_at(Place::default(), 0, configuration)
+    }
+
+    /// Starts servers that replicate their streams, each at its place and with this addition to its
+    /// configuration. `routes` has the port of each for the others.
+    pub fn start_together(
+        places: &[Place],
+        routes: &[u16],
+        configuration: &str,
+    ) -> Option<Vec<NatsServer>> {
+        let urls = places.iter().zip(routes);
+        let urls: Vec<String> =
+            urls.map(|(place, port)| format!("nats://{}:{port}", place.address)).collect();
+        let start = |(number, (place, port)): (usize, (&Place, &u16))| {
+            let all = format!(
+                "server_name: n{number}
+                 jetstream {{ store_dir: DIRECTORY }}
+                 cluster {{ name: together, listen: \"{}:{port}\", routes: [{}] }}
+                 {configuration}",
+                place.address,
+                urls.join(", "),
+            );
+            NatsServer::start_at(place.clone(), 0, &all)
+        };
+        places.iter().zip(routes).enumerate().map(start).collect()
+    }
+
+    /// Starts a server at a place and a port; 0: any.
+    fn start_at(place: Place, port: u16, configuration: &str) -> Option<NatsServer> {
         let Some(program) = program() else {
             println!("not run: nats-server 2.11 or newer is not installed (tools/test cluster)");
             return None;
@@ -58,13 +107,13 @@ impl NatsServer {
         let shown = format!("{:?}", directory.display().to_string());
         let text = configuration.replace("DIRECTORY", &shown);
         std::fs::write(directory.join(CONFIGURATION), text).expect("a file");
-        let (process, port, monitor) = run(&program, &directory, 0).expect("it starts");
-        Some(NatsServer { program, directory, port, monitor, process })
+        let (process, port, monitor) = run(&program, &place, &directory, port).expect("it starts");
+        Some(NatsServer { program, directory, place, port, monitor, process })
     }
 
     /// The address of the server.
     pub fn url(&self) -> String {
-        format!("nats://127.0.0.1:{}", self.port)
+        format!("{}://{}:{}", self.place.scheme, self.place.address, self.port)
     }
 
     /// The address of the server for this user, who may have a password behind a colon.
@@ -77,6 +126,11 @@ impl NatsServer {
         format!("http://127.0.0.1:{}", self.monitor.expect("it has one"))
     }
 
+    /// Sends a signal to the process of the server.
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.process), signal).expect("it runs");
+    }
+
     /// Kills the server. Everything that it has in memory is lost.
     pub fn kill(&mut self) {
         self.process.kill().expect("it runs");
@@ -87,7 +141,8 @@ impl NatsServer {
     /// have that port for a moment.
     pub fn start_again(&mut self) {
         for _ in 0..ATTEMPTS_MAX {
-            if let Some((process, ..)) = run(&self.program, &self.directory, self.port) {
+            if let Some((process, ..)) = run(&self.program, &self.place, &self.directory, self.port)
+            {
                 self.process = process;
                 return;
             }
@@ -99,11 +154,19 @@ impl NatsServer {
 
 /// Runs a server. Port 0 is any free one. Returns its port, and that of its monitor; `None` if it
 /// has ended at once.
-fn run(program: &Path, directory: &Path, port: u16) -> Option<(Child, u16, Option<u16>)> {
+fn run(
+    program: &Path,
+    place: &Place,
+    directory: &Path,
+    port: u16,
+) -> Option<(Child, u16, Option<u16>)> {
     // -1 is the server's word for any port.
     let wanted = if port == 0 { "-1".to_owned() } else { port.to_string() };
-    let mut process = Command::new(program)
-        .args(["--addr", "127.0.0.1", "--port", &wanted, "--config"])
+    let program = program.as_os_str().to_owned();
+    let words = place.launcher.iter().map(OsString::from).chain([program]).collect::<Vec<_>>();
+    let mut process = Command::new(&words[0])
+        .args(&words[1..])
+        .args(["--addr", &place.address.to_string(), "--port", &wanted, "--config"])
         .arg(directory.join(CONFIGURATION))
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -126,7 +189,8 @@ fn run(program: &Path, directory: &Path, port: u16) -> Option<(Child, u16, Optio
         return None;
     }
     std::thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
-    while TcpStream::connect((Ipv4Addr::LOCALHOST, found)).is_err() {
+    // Another network is not reached from here.
+    while place.launcher.is_empty() && TcpStream::connect((place.address, found)).is_err() {
         std::thread::sleep(Duration::from_millis(5));
     }
     Some((process, found, monitor))
@@ -134,7 +198,7 @@ fn run(program: &Path, directory: &Path, port: u16) -> Option<(Child, u16, Optio
 
 impl Drop for NatsServer {
     fn drop(&mut self) {
-        let _ = self.process.kill();
+        let _ = self.process.kill(); // Also one that a signal has stopped.
         let _ = self.process.wait();
         let _ = std::fs::remove_dir_all(&self.directory);
     }

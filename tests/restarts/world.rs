@@ -90,27 +90,32 @@ fn send(server: &Server, request: &str, headers: &str, body: &str) -> Response {
     write!(stream, "{}{body}", request_head(request, headers, body)).unwrap();
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).unwrap();
-    let at = answer.windows(4).position(|four| four == b"\r\n\r\n").expect("a head");
+    response_of(&answer).expect("a whole response")
+}
+
+/// Reads a response; `None` if it is cut.
+pub fn response_of(answer: &[u8]) -> Option<Response> {
+    let at = answer.windows(4).position(|four| four == b"\r\n\r\n")?;
     let head = String::from_utf8(answer[..at].to_vec()).unwrap().to_ascii_lowercase();
     let body = answer[at + 4..].to_vec();
     let is_chunked = head.contains("transfer-encoding: chunked");
-    let body = if is_chunked { unchunked(&body) } else { body };
-    Response { status: head["http/1.1 ".len()..][..3].parse().unwrap(), head, body }
+    let body = if is_chunked { unchunked(&body)? } else { body };
+    let status = head["http/1.1 ".len()..][..3].parse().unwrap();
+    Some(Response { status, head, body })
 }
 
-fn unchunked(mut body: &[u8]) -> Vec<u8> {
+fn unchunked(mut body: &[u8]) -> Option<Vec<u8>> {
     let mut whole = Vec::new();
     loop {
-        let at = body.windows(2).position(|two| two == b"\r\n").expect("a size");
+        let at = body.windows(2).position(|two| two == b"\r\n")?;
         let size = std::str::from_utf8(&body[..at]).unwrap();
         let size = usize::from_str_radix(size, 16).expect("a size");
         let rest = &body[at + 2..];
         if size == 0 {
-            assert_eq!(rest, b"\r\n", "nothing follows the last chunk");
-            return whole;
+            return (rest == b"\r\n").then_some(whole); // Nothing follows the last chunk.
         }
-        whole.extend_from_slice(&rest[..size]);
-        body = &rest[size + 2..];
+        whole.extend_from_slice(rest.get(..size)?);
+        body = rest.get(size + 2..)?;
     }
 }
 
