@@ -174,6 +174,14 @@ impl Lease {
         }
     }
 
+    /// The connection is back, or is another one. A question that waits for its pause is asked.
+    pub fn on_connection(&mut self, now: Instant) {
+        if let State::Due { at, wish: Wish::Read } = &mut self.state {
+            *at = now.min(*at);
+            self.pauses.reset();
+        }
+    }
+
     fn fail(&mut self, sent_at: Instant, now: Instant) {
         self.unknown_since.get_or_insert(sent_at);
         self.state = State::Due { at: self.pauses.after(now), wish: Wish::Read };
@@ -361,6 +369,29 @@ mod tests {
         assert!(renew(25_500));
         assert!(lease.may_judge(at(28_500)));
         assert!(!lease.may_judge(at(28_501)), "the bucket may be away");
+    }
+
+    #[test]
+    fn a_lease_asks_again_at_once_when_the_connection_is_back() {
+        let mut lease = Lease::new(OURS, TIME, at(0));
+        for _ in 0..8 {
+            let now = lease.deadline().unwrap();
+            let (attempt, _) = take(&mut lease, now);
+            lease.on_failed(attempt, now);
+        }
+        let due = lease.deadline().unwrap();
+        let now = Instant::from_nanos(due.nanos() - 1_000_000_000);
+        assert_eq!(lease.poll(now), None);
+        lease.on_connection(now);
+        let (attempt, wish) = take(&mut lease, now);
+        assert_eq!(wish, Wish::Read);
+        lease.on_connection(now);
+        assert_eq!(lease.poll(now), None, "one is on its way");
+        lease.on_read(attempt, None, now);
+        let (attempt, _) = take(&mut lease, now);
+        lease.on_written(attempt, 1);
+        lease.on_connection(now);
+        assert_eq!(lease.poll(now), None, "it is not due");
     }
 
     #[test]

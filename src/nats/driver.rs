@@ -448,6 +448,7 @@ impl Driver {
             Arrival::News(news) => self.news.push(news),
             Arrival::Connection { is_lost } => {
                 self.disconnects += u64::from(is_lost);
+                self.lease.on_connection(now);
                 let readers = self.readers.values_mut();
                 readers.for_each(|reader| reader.follow.on_connection(now));
             }
