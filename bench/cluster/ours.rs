@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use async_nats::ConnectOptions;
 use serde_json::{Value, json};
+use streamdoor::cluster::member::About;
 use streamdoor::nats::node::{NewNode, Node, NodeOptions};
 use streamdoor::server::{ListenAddress, Server, ServerConfig, ServerShard, ServerShardConfig};
 use streamdoor::shard::{ExecuteOptions, JournalConfig};
@@ -56,6 +57,7 @@ fn start(
         connect: ConnectOptions::new(),
         names: NatsServer::names(),
         node: name.into(),
+        about: About::default(),
         secret: Arc::from(&[7; 32][..]),
         lease: LEASE,
         linger,
