@@ -188,7 +188,9 @@ fn a_member_that_an_answer_lacks_is_named() {
     assert_is_strict::<Progress>(&progress);
     assert_is_strict::<ProgressOf>(&of);
     assert_is_strict::<AllProgress>(&json!({"progress": [of], "dead_shards": [1]}));
-    let problem = json!({"code": "c", "message": "m", "field": "f", "limit": 1});
+    let problem = json!({
+        "code": "c", "message": "m", "field": "f", "limit": 1, "node": "n", "url": "u",
+    });
     assert_is_strict::<Problem>(&problem);
     assert_is_strict::<ErrorReply>(&json!({ "error": problem }));
     assert_is_strict::<Subscriber>(&subscriber());

@@ -90,6 +90,27 @@ fn every_policy_is_as_on_the_node_of_the_tool() {
 }
 
 #[test]
+fn front_ends_are_told_the_same_as_on_the_node_of_the_tool() {
+    let Some(cluster) = Cluster::start("fronts") else { return };
+    let (owner, other) = (cluster.node("a", &[]), cluster.node("b", &[]));
+    let id = slow(&owner, 20, 2);
+    assert_eq!(events(&other, &id, "").last().unwrap()["state"], "completed");
+    for format in ["ai-sdk", "ag-ui", "langgraph"] {
+        let path = format!("/v1/executions/{id}/events?format={format}");
+        let [own, theirs] = [&owner, &other].map(|node| {
+            let body = String::from_utf8(fetch(node, &path)).unwrap();
+            // Of progress only the newest is known, and it comes at another time.
+            let is_output = |line: &&str| line.contains("of 20 ...");
+            let lines: Vec<String> = body.lines().filter(is_output).map(String::from).collect();
+            lines
+        });
+        assert!(own.len() >= 20 && theirs.len() == own.len(), "{format}: {own:#?} {theirs:#?}");
+        // Those behind the chunks repeat all of them, at the time of the answer.
+        assert_eq!(own[..20], theirs[..20], "{format}");
+    }
+}
+
+#[test]
 fn a_client_that_reads_slowly_gets_everything_and_the_tool_does_not_wait_for_it() {
     let Some(cluster) = Cluster::start("slow") else { return };
     let (owner, other) = (cluster.node("a", &[]), cluster.node("b", &[]));

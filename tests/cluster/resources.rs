@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::mcp::{Client, Era, two_shards};
 use crate::nodes::{Cluster, slow};
-use crate::served::asked;
+use crate::served::{Server, asked};
 use crate::strangers::{ANN, BOB, token_file, token_of};
 use crate::world::{self, get};
 
@@ -121,4 +121,26 @@ fn a_stream_is_closed_from_another_node() {
     client.ask("tools/call", params).result();
     let end = world::events(&owner, &id, "&policy=drop_oldest").pop().unwrap();
     assert_eq!((&end["event"], &end["state"]), (&json!("end"), &json!("cancelled")));
+}
+
+#[test]
+fn the_output_of_an_execution_that_runs_is_read_from_its_beginning() {
+    let Some(cluster) = Cluster::start("running") else { return };
+    let (owner, other) = (cluster.node("a", &[]), cluster.node("b", &[]));
+    let id = slow(&owner, 400, 5);
+    while world::inspect(&owner, &id).1["chunks"].as_u64().is_none_or(|chunks| chunks < 100) {}
+    let text = |node: &Server| {
+        let output = read(&Client::new(node, Era::Stateless), &(uri_of(&id) + "/output"));
+        output["text"].as_str().unwrap().to_owned()
+    };
+    let own = text(&owner);
+    // It is brought here by the first one, and read again from what is there then.
+    let theirs = [text(&other), text(&other)];
+    let whole = String::from_utf8(world::fetch(&owner, &format!("/v1/executions/{id}/output")));
+    let whole = whole.unwrap();
+    for text in &theirs {
+        assert!(whole.starts_with(text) && 2 * text.len() > own.len(), "{}", text.len());
+        assert!(text.len() < whole.len(), "it does not wait for the end");
+    }
+    assert!(theirs[0].len() <= theirs[1].len());
 }

@@ -130,8 +130,8 @@ fn recall_output<R: Reactor + 'static>(
     if !executions::is_owned(shard, id, owner) || !is_on_disk(shard, id) {
         return Recall::Here;
     }
-    if let Some((_, keep)) = find_output(shard, id) {
-        return if keep.over.is_some() { Recall::Here } else { Recall::Soon };
+    if let Some((handle, _)) = find_output(shard, id) {
+        return if is_read(shard, id, handle) { Recall::Here } else { Recall::Soon };
     }
     let total_bytes = shard.inspect(id).map_or(0, |status| status.totals.bytes);
     let first_byte = total_bytes.saturating_sub(limits::RESULT_KEPT_BYTES_MAX as u64);
@@ -145,12 +145,28 @@ fn recall_output<R: Reactor + 'static>(
     }
 }
 
-/// True if the execution has ended and its ring has lost some of its output, which the disk has, or
-/// the log of another node.
+/// True if the ring of the execution has lost some of its output. The disk has it once the
+/// execution has ended, or the log of another node has it.
 fn is_on_disk<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: ExecutionId) -> bool {
-    let is_kept = shard.run_of(id).is_some_and(|run| run.has_history());
-    let status = shard.inspect(id);
-    is_kept && status.is_ok_and(|status| status.outcome.is_some() && status.tail_seq > 1)
+    let Ok(status) = shard.inspect(id) else { return false };
+    let Some(run) = shard.run_of(id).filter(|_| status.tail_seq > 1) else { return false };
+    run.is_replica || (run.kept.is_some() && status.outcome.is_some())
+}
+
+/// True if a keep has the whole output, or all that has come from another node so far.
+fn is_read<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ExecutionId,
+    handle: Handle,
+) -> bool {
+    let Some(keep) = shard.guests.mcp.keeps.get(handle) else { return false };
+    let (is_over, subscriber) = (keep.over.is_some(), keep.subscriber);
+    if is_over || shard.run_of(id).is_none_or(|run| !run.is_replica) {
+        return is_over;
+    }
+    let head_seq = shard.inspect(id).map_or(0, |status| status.head_seq);
+    let all = shard.subscribers(id).unwrap_or_default();
+    all.iter().any(|status| Some(status.id) == subscriber && status.next_seq > head_seq)
 }
 
 fn find_output<R: Reactor + 'static>(
@@ -168,14 +184,17 @@ pub(in crate::server) fn take_output<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ExecutionId,
 ) -> Option<Vec<u8>> {
-    let (handle, _) = find_output(shard, id).filter(|(_, keep)| keep.over.is_some())?;
+    let (handle, _) = find_output(shard, id)?;
+    if !is_read(shard, id, handle) {
+        return None;
+    }
     let keep = shard.guests.mcp.keeps.get_mut(handle).expect("it was just found");
     let output = keep.take_end();
     settle::forget_keep(shard, handle);
     Some(output)
 }
 
-/// Keeps the output of an execution that has ended, from the disk. `None` without room.
+/// Keeps the output of an execution, from the disk or from the log. `None` without room.
 fn keep_again<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ExecutionId,
