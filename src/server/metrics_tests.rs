@@ -422,6 +422,25 @@ fn the_process_has_the_names_of_prometheus() {
 }
 
 #[test]
+fn the_numbers_of_a_node_are_told_if_there_is_one() {
+    let families = read(&rendered(MetricsFormat::OpenMetrics), MetricsFormat::OpenMetrics);
+    for (name, labels, expected) in [
+        ("up", "", 1),
+        ("buffer_bytes", "", 44),
+        ("records", "", 41),
+        ("doubts", "{came_to=\"again\"}", 42),
+        ("lookups", "{result=\"away\"}", 43),
+        ("ack_seconds", "_count", 3),
+    ] {
+        let samples = &families[&format!("streamdoor_cluster_{name}")].samples;
+        assert_eq!(samples.get(labels), Some(&expected), "{name}{labels}: {samples:?}");
+    }
+    let alone = Snapshot { node: None, ..snapshot() };
+    let text = String::from_utf8(render(MetricsFormat::OpenMetrics, alone.metrics())).unwrap();
+    assert!(!text.contains("cluster"), "{text}");
+}
+
+#[test]
 fn every_number_stands_under_its_name_unit_and_shard() {
     let families = read(&rendered(MetricsFormat::OpenMetrics), MetricsFormat::OpenMetrics);
     let value = |name: &str, labels: &str| {
@@ -465,11 +484,6 @@ fn every_number_stands_under_its_name_unit_and_shard() {
     assert_eq!((took("_count"), took("_sum")), (2, 3_100_001));
     assert_eq!(value("log_records_dropped", ""), 7);
     assert_eq!(value("spans_dropped", ""), 11);
-    assert_eq!((value("cluster_up", ""), value("cluster_buffer_bytes", "")), (1, 44));
-    assert_eq!(value("cluster_records", ""), 41);
-    assert_eq!(value("cluster_doubts", "{came_to=\"again\"}"), 42);
-    assert_eq!(value("cluster_lookups", "{result=\"away\"}"), 43);
-    assert_eq!(value("cluster_ack_seconds", "_count"), 3);
     assert_eq!(value("upstream_calls", "{upstream=\"files\"}"), 3);
     assert_eq!(value("upstream_received_bytes", "{upstream=\"files\"}"), 9);
     let call = |era: &str, outcome: &str| {
