@@ -49,7 +49,7 @@ pub struct ProgressToken {
 ///
 /// assert_eq!("no id".parse::<SubscriberId>(), Err(ParseIdError));
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SubscriberId(#[doc(hidden)] pub Handle);
 
 /// The error for a text that is not an id of any version of this program.

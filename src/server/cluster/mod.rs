@@ -25,7 +25,7 @@ mod status;
 pub use port::{ClusterLine, Found, FromCluster, Located, Mirrored, ReaderName, ToCluster};
 pub use status::{NodeCounters, NodeStatus};
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use crate::base::{ExecutionId, Handle, Instant, SubscriberId};
@@ -48,13 +48,13 @@ pub(in crate::server) struct Cluster {
     send_at: Option<Instant>,
     /// Executions that will be mirrored once they run.
     to_mirror: Vec<ExecutionId>,
-    lookups: HashMap<ExecutionId, locate::Lookups>,
-    replicas: HashMap<ExecutionId, replicas::Replica>,
+    lookups: BTreeMap<ExecutionId, locate::Lookups>,
+    replicas: BTreeMap<ExecutionId, replicas::Replica>,
     /// Replicas that may have room for what waits.
     to_feed: VecDeque<ExecutionId>,
     /// The time of the next look for replicas that nobody follows.
     look_at: Option<Instant>,
-    readers: HashMap<SubscriberId, history::Reader>,
+    readers: BTreeMap<SubscriberId, history::Reader>,
     /// Subscribers whose question can be answered.
     to_answer: VecDeque<SubscriberId>,
     reader_count: u64,
