@@ -12,9 +12,9 @@ use super::pages::pages_of;
 use super::reader::refill::Refill;
 use super::run::{Remote, Ring, Run, Seat, ThreadSeat};
 use super::{
-    AskedFor, Call, ExecuteError, ExecuteOptions, Inbox, Item, MemoryStatus, PublishError, Shard,
-    ShardConfig, ShardHandle, ShardThread, Sink, Subscriber, Threads, act, execute, feed, growth,
-    handle, journal, memory,
+    AskedFor, Call, ExecuteError, ExecuteOptions, Inbox, Item, KeptItem, MemoryStatus,
+    PublishError, Shard, ShardConfig, ShardHandle, ShardThread, Sink, Subscriber, Threads, act,
+    execute, feed, growth, handle, journal, memory,
 };
 use crate::base::{ExecutionId, Guarded, Handle, Instant, ProgressToken, SubscriberId};
 use crate::engine::{
@@ -337,12 +337,10 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
                 Some(Delivery::End(Ended { end, error: self.last_error.as_deref() }))
             }
             Item::Chunk { seq } => self.poll_chunk(polled, seq),
-            Item::Kept { descriptor, anchor, bytes } => {
+            Item::Kept(item) => {
+                let KeptItem { id, chunks_expected, descriptor, anchor, bytes } = *item;
                 self.last_kept = bytes;
-                let run = self.runs[polled.execution.index as usize].as_ref();
-                let run = run.expect("it is followed");
-                let (id, expected) = (run.id, run.chunks_expected);
-                let chunk = Chunk::new(id, expected, &descriptor, &self.last_kept, anchor);
+                let chunk = Chunk::new(id, chunks_expected, &descriptor, &self.last_kept, anchor);
                 chunk.map(Delivery::Chunk)
             }
         }

@@ -272,14 +272,21 @@ pub(crate) enum Item {
         seq: u64,
     },
     /// A chunk from the disk.
-    Kept {
-        descriptor: Descriptor,
-        anchor: ClockAnchor,
-        bytes: Box<[u8]>,
-    },
+    Kept(Box<KeptItem>),
     Gap(Gap),
     Progress(Progress, Texts),
     End(End, Option<Box<str>>),
+}
+
+/// A chunk from the disk, with everything about its execution: that may be forgotten before the
+/// subscriber takes the chunk.
+#[derive(Debug)]
+pub(crate) struct KeptItem {
+    id: ExecutionId,
+    chunks_expected: Option<u64>,
+    descriptor: Descriptor,
+    anchor: ClockAnchor,
+    bytes: Box<[u8]>,
 }
 
 impl Shard<AnyReactor> {

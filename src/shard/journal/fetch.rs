@@ -36,7 +36,7 @@ use crate::shard::delivery::{Chunk, Delivery};
 use crate::shard::outlet::{Giving, Outlet, Question};
 use crate::shard::produce;
 use crate::shard::reader::refill::{LostStretch, News, Refilled, Wish};
-use crate::shard::{Call, Item, Shard};
+use crate::shard::{Call, Item, KeptItem, Shard};
 use crate::stream::{GapReason, KindTotals, Kinds, Totals};
 
 /// One question of the engine, until it is answered.
@@ -601,7 +601,10 @@ fn give_chunk<R: Reactor + 'static, O: Outlet<R>>(
     match &mut shard.sinks[subscriber.0.index as usize].call {
         Call::Closure(call) => call(&Delivery::Chunk(chunk)),
         Call::Polled(inbox) => {
-            inbox.borrow_mut().push_back(Item::Kept { descriptor, anchor, bytes: payload.into() });
+            let (id, chunks_expected) = (run.id, run.chunks_expected);
+            let bytes = payload.into();
+            let item = KeptItem { id, chunks_expected, descriptor, anchor, bytes };
+            inbox.borrow_mut().push_back(Item::Kept(Box::new(item)));
         }
         Call::Guest(key) => {
             shard.guests.begin_chunk();
