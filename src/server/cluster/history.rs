@@ -153,6 +153,12 @@ fn answer_one<R: Reactor + 'static>(shard: &mut ServerShard<R>, subscriber: Subs
     let cluster = &mut shard.guests.cluster;
     let Some(reader) = cluster.readers.get_mut(&subscriber) else { return 0 };
     let Some(question) = reader.question else { return 0 };
+    if !shard.is_seated(subscriber) {
+        forget(shard, subscriber);
+        return 0;
+    }
+    let cluster = &mut shard.guests.cluster;
+    let Some(reader) = cluster.readers.get_mut(&subscriber) else { return 0 };
     while let Some(piece) =
         reader.pieces.pop_front_if(|piece| seqs_of(piece).1 <= question.from_seq)
     {
@@ -173,10 +179,6 @@ fn answer_one<R: Reactor + 'static>(shard: &mut ServerShard<R>, subscriber: Subs
         return 0;
     };
     reader.question = None;
-    if !shard.is_seated(subscriber) {
-        forget(shard, subscriber);
-        return 0;
-    }
     let given_bytes = match &piece {
         Piece::Chunks(buffer) => give(shard, &question, &buffer.run()),
         Piece::Gap(gap) => {
