@@ -5,6 +5,7 @@
 //! taken. A gap in the log comes with its counts, and is told as it is.
 
 use std::collections::VecDeque;
+use std::rc::Rc;
 
 use super::port::ReaderName;
 use super::{ToCluster, replicas};
@@ -27,7 +28,7 @@ pub(super) struct Reader {
     last_seq: u64,
     /// The question that is not answered.
     question: Option<Question>,
-    pieces: VecDeque<Piece>,
+    pieces: VecDeque<Rc<Piece>>,
     /// Bytes of these pieces.
     pieces_bytes: usize,
     /// True if the next part was asked for.
@@ -105,7 +106,7 @@ pub(super) fn on_old<R: Reactor + 'static>(
     (reader.is_asked, reader.is_all) = (false, is_all);
     for piece in pieces.into_iter().filter(|piece| seqs_of(piece).1 > 0) {
         reader.pieces_bytes += piece.bytes();
-        reader.pieces.push_back(piece);
+        reader.pieces.push_back(Rc::new(piece));
     }
     // One part is on its way while another is given.
     if !is_all && reader.pieces_bytes <= limits::CLUSTER_PULL_BYTES as usize {
@@ -170,7 +171,8 @@ fn answer_one<R: Reactor + 'static>(shard: &mut ServerShard<R>, subscriber: Subs
         cluster.send(ToCluster::ReadMore(name), now);
     }
     let Some(reader) = cluster.readers.get_mut(&subscriber) else { return 0 };
-    let Some(piece) = reader.pieces.pop_front() else {
+    // It stays, because the next question can come before this one is answered whole.
+    let Some(piece) = reader.pieces.front().map(Rc::clone) else {
         if reader.is_all {
             // The log had it before, and has it no more.
             reader.question = None;
@@ -179,19 +181,14 @@ fn answer_one<R: Reactor + 'static>(shard: &mut ServerShard<R>, subscriber: Subs
         return 0;
     };
     reader.question = None;
-    let given_bytes = match &piece {
+    match &*piece {
         Piece::Chunks(buffer) => give(shard, &question, &buffer.run()),
         Piece::Gap(gap) => {
             lose_gap(shard, &question, gap);
             0
         }
         Piece::Note(_) | Piece::End(_) => unreachable!("it is not about chunks"),
-    };
-    // It may have a rest, and the next question says so.
-    if let Some(reader) = shard.guests.cluster.readers.get_mut(&subscriber) {
-        reader.pieces.push_front(piece);
     }
-    given_bytes
 }
 
 /// Gives the chunks of a run, as many as were asked for. Returns the number of their bytes.
