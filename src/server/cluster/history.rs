@@ -18,14 +18,16 @@ use crate::limits;
 use crate::reactor::Reactor;
 use crate::server::{ServerShard, peers};
 use crate::shard::outlet::Question;
-use crate::stream::{GapReason, Kinds, Totals};
+use crate::stream::{GapReason, KindTotals, Kinds, Totals};
 
 /// A subscriber that is given chunks of a log.
 pub(super) struct Reader {
     name: ReaderName,
     execution: ExecutionId,
-    /// The last chunk that it reads: the log had that one when it began.
-    last_seq: u64,
+    /// The totals of all chunks that the log had when it began, by kind. It reads no more.
+    until: KindTotals,
+    /// A chunk, and the totals of all before it, by kind. All of them were given or told of.
+    passed: (u64, KindTotals),
     /// The question that is not answered.
     question: Option<Question>,
     pieces: VecDeque<Rc<Piece>>,
@@ -35,6 +37,13 @@ pub(super) struct Reader {
     is_asked: bool,
     /// True if nothing follows.
     is_all: bool,
+}
+
+impl Reader {
+    /// One past the last chunk that it reads.
+    fn until_seq(&self) -> u64 {
+        self.until.of(Kinds::ALL).chunks + 1
+    }
 }
 
 /// Takes a question for chunks of a replica.
@@ -48,7 +57,7 @@ pub(in crate::server) fn look_back<R: Reactor + 'static>(
     let goes_on = cluster.readers.get(&subscriber).is_some_and(|reader| {
         let first = reader.pieces.front().map(|piece| seqs_of(piece).0);
         reader.execution == execution
-            && question.from_seq <= reader.last_seq
+            && question.from_seq < reader.until_seq()
             && first.is_none_or(|first| first <= question.from_seq)
     });
     if !goes_on {
@@ -75,10 +84,15 @@ fn begin<R: Reactor + 'static>(
     let (owner, until) = log.expect("K1");
     cluster.reader_count += 1;
     let name = ReaderName { shard: home, number: cluster.reader_count };
+    let passed = match cluster.readers.get(&question.subscriber) {
+        Some(before) if before.execution == execution => before.passed,
+        _ => (1, KindTotals::default()),
+    };
     let reader = Reader {
         name,
         execution,
-        last_seq: until.position.all.chunks,
+        until: until.position.totals,
+        passed,
         question: None,
         pieces: VecDeque::new(),
         pieces_bytes: 0,
@@ -176,7 +190,10 @@ fn answer_one<R: Reactor + 'static>(shard: &mut ServerShard<R>, subscriber: Subs
         if reader.is_all {
             // The log had it before, and has it no more.
             reader.question = None;
-            lose(shard, &question, (question.until_seq, GapReason::Corrupt), None);
+            let (behind_seq, behind) = (reader.until_seq(), reader.until);
+            let until_seq = behind_seq.min(within(shard, &question));
+            let behind = (until_seq == behind_seq).then_some(behind);
+            lose(shard, &question, (until_seq, GapReason::Corrupt), (None, behind));
         }
         return 0;
     };
@@ -200,17 +217,21 @@ fn give<R: Reactor + 'static>(
     let &Question { from_seq, until_seq, chunks_max, .. } = question;
     let (first_seq, _) = seqs_of_run(run);
     if first_seq > from_seq {
-        lose(shard, question, (first_seq.min(until_seq), GapReason::Corrupt), None);
+        let until_seq = first_seq.min(until_seq);
+        let behind = (until_seq == first_seq).then_some(run.before);
+        lose(shard, question, (until_seq, GapReason::Corrupt), (None, behind));
         return 0;
     }
     let mut chunks = run.chunks().map(|chunk| chunk.expect("the record was checked"));
     let mut total_bytes = run.header.bytes_before;
-    let (mut given, mut last_seq, mut passed_seq) = (Totals::ZERO, 0, from_seq);
+    let (mut given, mut last_seq) = (Totals::ZERO, 0);
+    let (mut passed_seq, mut totals) = (from_seq, run.before);
     let is_whole = shard.give_old(question, |kinds| {
         while given.chunks < chunks_max.into() {
             let chunk = chunks.next().filter(|chunk| chunk.entry.seq < until_seq)?;
             let seq = chunk.entry.seq;
             total_bytes += u64::from(chunk.entry.length);
+            totals.count(chunk.entry.kind, chunk.entry.length);
             if seq >= from_seq {
                 passed_seq = seq + 1;
                 if kinds.contains(chunk.entry.kind) {
@@ -224,6 +245,7 @@ fn give<R: Reactor + 'static>(
     });
     if is_whole {
         assert!(passed_seq > from_seq); // It begins with the chunk that was asked for.
+        note_passed(shard, question, passed_seq, totals);
         let result = Fetched::Given { totals: given, last_seq };
         shard.answer_question(question, passed_seq, result);
     }
@@ -233,26 +255,53 @@ fn give<R: Reactor + 'static>(
 /// Tells a subscriber of a gap in the log.
 fn lose_gap<R: Reactor + 'static>(shard: &mut ServerShard<R>, question: &Question, gap: &LogGap) {
     let (first_seq, behind_seq) = seqs_of(&Piece::Gap(*gap));
-    let tail_seq = shard.engine.log(question.execution).map_or(0, Log::tail_seq);
-    let until_seq = behind_seq.min(question.until_seq.max(tail_seq));
-    // What is known of a gap is known of the whole.
-    let is_whole = first_seq == question.from_seq && until_seq == behind_seq;
-    lose(shard, question, (until_seq, gap.reason), is_whole.then_some(gap));
+    let until_seq = behind_seq.min(within(shard, question));
+    let before = (first_seq == question.from_seq).then_some(gap.before);
+    let behind = (until_seq == behind_seq).then_some(gap.after);
+    lose(shard, question, (until_seq, gap.reason), (before, behind));
 }
 
-/// Tells a subscriber that it will not be given the chunks before `until_seq`. Without the counts
-/// of a gap, all of them count, and no bytes.
+/// The chunk before which an answer has to end: the ring holds it, or it was not asked for.
+fn within<R: Reactor + 'static>(shard: &ServerShard<R>, question: &Question) -> u64 {
+    let tail_seq = shard.engine.log(question.execution).map_or(0, Log::tail_seq);
+    question.until_seq.max(tail_seq)
+}
+
+/// Notes that a subscriber knows of all chunks before `seq`. These are their totals.
+fn note_passed<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    question: &Question,
+    seq: u64,
+    totals: KindTotals,
+) {
+    if let Some(reader) = shard.guests.cluster.readers.get_mut(&question.subscriber) {
+        reader.passed = (seq, totals);
+    }
+}
+
+/// Tells a subscriber that it will not be given the chunks before `until_seq`. The totals before
+/// and behind them may be known. Otherwise those count that the subscriber, the reader or the ring
+/// knows. If it begins within them, nobody may know: then all of them count, and no bytes.
 fn lose<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     question: &Question,
     (until_seq, reason): (u64, GapReason),
-    gap: Option<&LogGap>,
+    (before, behind): (Option<KindTotals>, Option<KindTotals>),
 ) {
-    let kinds = shard.kinds_of(question.subscriber);
-    let totals = match gap {
-        Some(LogGap { before, after, .. }) => after.of(kinds) - before.of(kinds),
-        None => Totals { chunks: until_seq - question.from_seq, bytes: 0 },
-    };
+    let Question { subscriber, execution, from_seq, seen, .. } = *question;
+    let kinds = shard.kinds_of(subscriber);
+    let reader = shard.guests.cluster.readers.get(&subscriber);
+    let passed = reader.map(|reader| reader.passed).filter(|(seq, _)| *seq == from_seq);
+    let before = before.or(passed.map(|(_, totals)| totals)).map(|before| before.of(kinds));
+    let behind = behind.or_else(|| shard.engine.kind_totals_before(execution, until_seq));
+    let lost = behind.zip(before.or(seen));
+    let lost = lost.and_then(|(behind, before)| behind.of(kinds).checked_sub(before));
+    let chunks = until_seq - from_seq;
+    let totals = lost.filter(|lost| lost.chunks <= chunks);
+    let totals = totals.unwrap_or(Totals { chunks, bytes: 0 });
+    if let Some(behind) = behind {
+        note_passed(shard, question, until_seq, behind);
+    }
     shard.answer_question(question, until_seq, Fetched::Lost { reason, totals });
 }
 
