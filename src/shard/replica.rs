@@ -17,7 +17,7 @@ use super::execute;
 use super::feed;
 use super::journal::{EndedDetails, OpenedDetails, spec_of};
 use super::outlet::Outlet;
-use super::run::{Producer, Run};
+use super::run::{Producer, Remote, Run};
 use super::{ExecuteError, Names, PublishError, Shard, produce};
 use crate::base::{ExecutionId, Guarded, Instant};
 use crate::engine::{
@@ -190,6 +190,11 @@ pub(super) fn skip<R: Reactor + 'static, O: Outlet<R>>(
     }
     let all = through.of(Kinds::ALL);
     assert!(all.chunks > run.ingested_seq);
+    let held = writer.tail_seq()..=run.ingested_seq + 1;
+    run.remotes
+        .iter()
+        .filter_map(Remote::refill)
+        .for_each(|refill| refill.leave_ring(held.clone()));
     writer.skip_to(&Start { seq: all.chunks + 1, total_bytes: all.bytes, kinds: *through });
     run.ingested_seq = all.chunks;
     let handle = run.handle;

@@ -13,6 +13,7 @@
 //! Tests: `shard/journal/refill_tests.rs`, and `sim/kept.rs`.
 
 use std::collections::VecDeque;
+use std::ops::RangeInclusive;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::memory::{ClockAnchor, Descriptor};
@@ -35,7 +36,13 @@ struct Desk {
     items: VecDeque<Refilled>,
     /// The news that the reader has come level, or is no longer, until the shard has read it.
     is_level: Option<bool>,
+    /// The chunks that the ring held each time before it began anew, and the next one: the newest
+    /// such stretches.
+    left: VecDeque<RangeInclusive<u64>>,
 }
+
+/// Number of stretches that a desk remembers.
+const LEFT_MAX: usize = 16;
 
 /// The news on a desk, for the shard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -120,6 +127,22 @@ impl Refill {
     /// Says that the reader has come level, or is so no longer. The shard has to be told.
     pub fn tell_level(&self, is_level: bool) {
         self.desk().is_level = Some(is_level);
+    }
+
+    /// Notes that the ring begins anew behind chunks that it never had. `held` are the chunks that
+    /// it held, and the next one. The ring does so only then.
+    pub fn leave_ring(&self, held: RangeInclusive<u64>) {
+        let mut desk = self.desk();
+        if desk.left.len() == LEFT_MAX {
+            desk.left.pop_front();
+        }
+        desk.left.push_back(held);
+    }
+
+    /// True if the ring held this chunk, or everything before it, when it began anew. The reader
+    /// was not too slow then.
+    pub fn has_left_ring(&self, seq: u64) -> bool {
+        self.desk().left.iter().any(|held| held.contains(&seq))
     }
 
     /// Takes what is new for the shard.

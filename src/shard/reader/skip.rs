@@ -154,7 +154,9 @@ impl<L: Link> Subscriber<L> {
         if let Some(reason) = detach_of_code(self.link.detached()) {
             return Next::Detached(reason);
         }
-        if self.link.refill().is_some() && fetches(&self.terms, &self.cursor) {
+        if self.link.refill().is_some()
+            && (fetches(&self.terms, &self.cursor) || self.has_left_ring())
+        {
             return self.look_on_disk();
         }
         // The totals are consistent. A living writer does not take long to update them.
@@ -317,6 +319,13 @@ impl<L: Link> Subscriber<L> {
             Taken::Item(Refilled::Lost(lost)) if lost.from_seq == next_seq => self.lose(&lost),
             Taken::Item(_) => Next::Again, // It was given that meanwhile.
         }
+    }
+
+    /// True if the ring has begun anew behind its next chunk. It was not too slow for the ring.
+    fn has_left_ring(&self) -> bool {
+        let wants_newest = matches!(self.terms.policy, Policy::DropOldest | Policy::Conflate);
+        let refill = self.link.refill().filter(|_| !wants_newest);
+        refill.is_some_and(|refill| refill.has_left_ring(self.cursor.next_seq))
     }
 
     /// Copies the bytes of a chunk from the disk. It may be longer than the chunks of this ring.
