@@ -122,7 +122,7 @@
 //! | `tools` | the tools that come with the program, and checks of whole JSON schemas |
 //! | `sqlite` | the tool `query_database` |
 //! | `cli` | the program `streamdoor` |
-//! | `cluster` | the machines of a cluster on NATS JetStream; the server does not use them |
+//! | `cluster` | servers that serve each other's executions, on NATS JetStream |
 //!
 //! All but `cluster` are on by default. Without them the library is the embedded core: shards,
 //! executions, subscribers on threads and in closures.

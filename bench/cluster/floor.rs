@@ -1,8 +1,8 @@
 //! The floor of `bench cluster`: the client library of NATS, used by hand.
 //!
-//! The publisher writes one record for each chunk, on the condition that its subject ends where the
-//! last one was written, and waits for the answer. What becomes due meanwhile goes into the next
-//! record, as in a mirror.
+//! The publisher writes one record for each chunk, and waits for the answer. The condition of each
+//! is that the last one ends its subject. Chunks that become due meanwhile go into the next record,
+//! as in a mirror.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -157,8 +157,9 @@ pub fn catch_up(server: &NatsServer, params: &Params) -> Result<Found, Failure> 
         loop {
             let inbox = client.new_inbox();
             let mut answers = client.subscribe(inbox.clone()).await.map_err(failed)?;
+            let (seq, max_bytes) = (behind + 1, 256 << 10);
             let body = json!({
-                "seq": behind + 1, "next_by_subj": subject('c'), "batch": 256, "max_bytes": 256 << 10
+                "seq": seq, "next_by_subj": subject('c'), "batch": 256, "max_bytes": max_bytes
             });
             let get = "$JS.API.DIRECT.GET.sd1_bench_log0";
             let sent = client.publish_with_reply(get, inbox, body.to_string().into()).await;

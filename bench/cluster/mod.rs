@@ -36,8 +36,8 @@ Usage: bench cluster [options]
                       floor: a publisher with a condition for each record, as a mirror is one. For
                       live: a subscriber that passes each one on over TCP. For catch-up: a reader of
                       batches
-  --work NAME         live: publish at planned times, and measure until the client has the chunk (the
-                      default)
+  --work NAME         live: publish at planned times, and measure until the client has the chunk
+                      (the default)
                       catch-up: read a log once from its beginning
   --nats PROGRAM      the server of NATS (nats-server on the PATH)
   --rate R            live: chunks per second, planned with jittered gaps (1000)

@@ -174,10 +174,11 @@ fn answer_one<R: Reactor + 'static>(shard: &mut ServerShard<R>, subscriber: Subs
     }
     let cluster = &mut shard.guests.cluster;
     let Some(reader) = cluster.readers.get_mut(&subscriber) else { return 0 };
-    while let Some(piece) =
-        reader.pieces.pop_front_if(|piece| seqs_of(piece).1 <= question.from_seq)
+    while let Some(piece) = reader.pieces.front()
+        && seqs_of(piece).1 <= question.from_seq
     {
         reader.pieces_bytes -= piece.bytes();
+        reader.pieces.pop_front();
     }
     let has_little = reader.pieces_bytes <= limits::CLUSTER_PULL_BYTES as usize;
     if has_little && !reader.is_all && !std::mem::replace(&mut reader.is_asked, true) {
