@@ -33,7 +33,7 @@ pub fn connect_with_small_buffer(address: &str) -> TcpStream {
 pub struct Server {
     child: Child,
     pub address: String,
-    /// The lines of the log behind the address.
+    /// The lines of the log.
     records: Mutex<Receiver<String>>,
 }
 
@@ -58,9 +58,11 @@ impl Server {
     pub fn spawn(mut command: Command) -> Server {
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
+        let (sender, records) = channel();
         let address = loop {
             let line = log.next().expect("it says where it listens, or why not").unwrap();
             let record: Value = serde_json::from_str(&line).expect(&line);
+            let _ = sender.send(line); // Some threads begin before the server listens.
             if record["event"] == "listening" {
                 let address = record["address"].as_str().unwrap();
                 break address.split_once("://").map_or(address, |(_, at)| at).to_owned();
@@ -68,7 +70,6 @@ impl Server {
         };
         // Later lines of the log are read at once, because a full pipe would block the server's
         // log.
-        let (sender, records) = channel();
         std::thread::spawn(move || {
             for line in log.map_while(Result::ok) {
                 let _ = sender.send(line); // The test may have ended.
