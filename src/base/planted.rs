@@ -116,6 +116,18 @@ pub enum Planted {
     StoredWhenSent = 53,
     /// A node takes another one for lost because it has not heard of it.
     LeaseByOwnClock = 54,
+    /// The ring of a replica begins anew behind a gap of its log, and the engine is not told.
+    SkipNotTold = 55,
+    /// The first chunk that a subscriber asks of a log is left out.
+    LogReadFromNext = 56,
+    /// A part of a log that has to wait for room in a ring is forgotten.
+    WaitingPieceLost = 57,
+    /// The times of old chunks of a replica count as those of the own clock.
+    ForeignClock = 58,
+    /// A replica that has room again does not say so.
+    RoomNotGivenBack = 59,
+    /// Chunks that a log has lost count for all kinds.
+    LostOfAllKinds = 60,
 }
 
 /// True if this bug is the chosen one.
@@ -166,24 +178,31 @@ impl Planted {
         of_reads || matches!(self, EndToldTooEarly | ShownBeforeDurable)
     }
 
+    /// True if the campaign of replicas has to find it.
+    pub fn is_of_replicas(self) -> bool {
+        self as u8 >= Planted::SkipNotTold as u8
+    }
+
     /// True if the campaign of the journal has to find it.
     pub fn is_of_journal(self) -> bool {
         let is_of_disk = self as u8 >= Planted::AckBeforeSync as u8;
-        is_of_disk && !self.is_of_kept() && !self.is_of_streams() && !self.is_of_cluster()
+        let of_server = self.is_of_streams() || self.is_of_cluster() || self.is_of_replicas();
+        is_of_disk && !self.is_of_kept() && !of_server
     }
 
     /// True if the campaign of Durable Streams has to find it.
     pub fn is_of_streams(self) -> bool {
-        self as u8 >= Planted::ProducerNotKept as u8 && !self.is_of_cluster()
+        let of_streams = self as u8 >= Planted::ProducerNotKept as u8;
+        of_streams && !self.is_of_cluster() && !self.is_of_replicas()
     }
 
     /// True if the campaign of a cluster has to find it.
     pub fn is_of_cluster(self) -> bool {
-        self as u8 >= Planted::StoredTwice as u8
+        self as u8 >= Planted::StoredTwice as u8 && !self.is_of_replicas()
     }
 
     /// Every bug.
-    pub const ALL: [Planted; 54] = [
+    pub const ALL: [Planted; 60] = [
         Planted::ClaimAfterWrite,
         Planted::DataWrapBeforeSlotWrap,
         Planted::TailOffByOne,
@@ -238,5 +257,11 @@ impl Planted {
         Planted::StaleEndOfLog,
         Planted::StoredWhenSent,
         Planted::LeaseByOwnClock,
+        Planted::SkipNotTold,
+        Planted::LogReadFromNext,
+        Planted::WaitingPieceLost,
+        Planted::ForeignClock,
+        Planted::RoomNotGivenBack,
+        Planted::LostOfAllKinds,
     ];
 }

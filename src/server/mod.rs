@@ -69,6 +69,8 @@ pub use crate::trace::{Level, LogFormat, Record, Span};
 pub use agents::{
     AgentRun, AgentSettings, AgentSteps, AgentStream, ModelError, ModelSettings, ToolChoice,
 };
+#[cfg(test)]
+pub(crate) use cluster::Lookup;
 #[doc(hidden)] // The thread of a node uses it.
 pub use cluster::{
     ClusterLine, Found, FromCluster, Located, Mirrored, NodeCounters, NodeStatus, ReaderName,

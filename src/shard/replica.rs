@@ -19,6 +19,7 @@ use super::journal::{EndedDetails, OpenedDetails, spec_of};
 use super::outlet::Outlet;
 use super::run::{Producer, Remote, Run};
 use super::{ExecuteError, Names, PublishError, Shard, produce};
+use crate::base::planted::{Planted, planted};
 use crate::base::{ExecutionId, Guarded, Instant};
 use crate::engine::{
     ChunkFacts, Event, NotFound, OpenSpec, ProducerEnd, ProgressSource, Reply, SuspendError,
@@ -201,7 +202,9 @@ pub(super) fn skip<R: Reactor + 'static, O: Outlet<R>>(
     if run.has_readers_elsewhere() && !shard.published.contains(&place) {
         shard.published.push(place);
     }
-    shard.tell(Event::Skipped(handle, through));
+    if !planted(Planted::SkipNotTold) {
+        shard.tell(Event::Skipped(handle, through));
+    }
     shard.pump();
     Ok(true)
 }

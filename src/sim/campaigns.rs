@@ -159,6 +159,8 @@ fn hunt(number: u64, first: u64, count: u64) {
         first_failure(first, count, run)
     } else if bug.is_of_streams() {
         first_failure(first, count, run_streams)
+    } else if bug.is_of_replicas() {
+        first_failure(first, count, run_replicas)
     } else if bug.is_of_cluster() {
         first_failure(first, count, run_cluster)
     } else {
@@ -270,6 +272,26 @@ fn cluster_campaign() {
         let summary = crate::sim::cluster::run_cluster_seed(seed, verbose)?;
         Ok((summary.hash, summary.happened))
     });
+}
+
+/// The simulator with a shard that follows executions of other nodes.
+#[cfg(feature = "server")]
+#[test]
+fn replica_campaign() {
+    over_seeds("replicas", SEEDS_BY_DEFAULT, |seed, verbose| {
+        let summary = crate::sim::replica::run_replica_seed(seed, verbose)?;
+        Ok((summary.hash, summary.happened))
+    });
+}
+
+#[cfg(feature = "server")]
+fn run_replicas(seed: u64) -> Result<(), String> {
+    crate::sim::replica::run_replica_seed(seed, false).map(|_| ())
+}
+
+#[cfg(not(feature = "server"))]
+fn run_replicas(_: u64) -> Result<(), String> {
+    Err("the replicas are a part of the server".to_owned())
 }
 
 #[cfg(feature = "server")]

@@ -13,8 +13,8 @@
 //!
 //! The oracle is in `cluster/oracle.rs`.
 
-mod engine;
-mod faults;
+pub(super) mod engine;
+pub(super) mod faults;
 mod node;
 mod oracle;
 

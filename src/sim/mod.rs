@@ -64,6 +64,8 @@ mod producer;
 #[cfg(test)]
 mod progress_tests;
 pub mod reactor;
+#[cfg(all(test, feature = "server"))]
+mod replica;
 mod requests;
 mod run;
 mod scene;

@@ -9,6 +9,7 @@ use std::rc::Rc;
 
 use super::port::ReaderName;
 use super::{ToCluster, replicas};
+use crate::base::planted::{Planted, planted};
 use crate::base::{ExecutionId, SubscriberId};
 use crate::cluster::follow::LogGap;
 use crate::cluster::piece::Piece;
@@ -233,7 +234,8 @@ fn give<R: Reactor + 'static>(
             let seq = chunk.entry.seq;
             total_bytes += u64::from(chunk.entry.length);
             totals.count(chunk.entry.kind, chunk.entry.length);
-            if seq >= from_seq {
+            let is_left_out = planted(Planted::LogReadFromNext) && seq == from_seq;
+            if seq >= from_seq && !is_left_out {
                 passed_seq = seq + 1;
                 if kinds.contains(chunk.entry.kind) {
                     given.count(chunk.entry.length);
@@ -290,7 +292,10 @@ fn lose<R: Reactor + 'static>(
     (before, behind): (Option<KindTotals>, Option<KindTotals>),
 ) {
     let Question { subscriber, execution, from_seq, seen, .. } = *question;
-    let kinds = shard.kinds_of(subscriber);
+    let kinds = match planted(Planted::LostOfAllKinds) {
+        true => Kinds::ALL,
+        false => shard.kinds_of(subscriber),
+    };
     let reader = shard.guests.cluster.readers.get(&subscriber);
     let passed = reader.map(|reader| reader.passed).filter(|(seq, _)| *seq == from_seq);
     let before = before.or(passed.map(|(_, totals)| totals)).map(|before| before.of(kinds));

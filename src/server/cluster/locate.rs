@@ -16,7 +16,7 @@ use crate::server::{ServerShard, peers};
 
 /// The result of a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::server) enum Lookup {
+pub(crate) enum Lookup {
     /// The shard has it.
     Here,
     /// There is none, for this principal.

@@ -33,9 +33,14 @@ use crate::limits;
 use crate::reactor::Reactor;
 use crate::server::ServerShard;
 use crate::server::hub::clock::earlier;
+#[cfg(test)]
+use crate::server::peers::ToPeer;
+#[cfg(test)]
+use crate::shard::handle::Command;
 
 pub(in crate::server) use history::look_back;
-pub(in crate::server) use locate::{Lookup, locate};
+pub(crate) use locate::Lookup;
+pub(in crate::server) use locate::locate;
 pub(in crate::server) use replicas::{cancel, elsewhere, note_room};
 
 /// The cluster, as one shard sees it.
@@ -196,5 +201,23 @@ pub(in crate::server) fn note_opened<R: Reactor + 'static>(
 ) {
     if shard.guests.cluster.is_on() {
         shard.guests.cluster.to_mirror.push(id);
+    }
+}
+
+/// For the simulator, which drives a shard without HTTP.
+#[cfg(test)]
+impl<R: Reactor + 'static> ServerShard<R> {
+    /// Looks an execution up, as a request does.
+    pub(crate) fn locate(&mut self, id: ExecutionId) -> Lookup {
+        locate(self, id, crate::base::Principal::ANYONE)
+    }
+
+    /// Puts a message of the node's thread into the mailbox. Returns it if there is no room.
+    pub(crate) fn tell_cluster(&mut self, message: FromCluster) -> Option<FromCluster> {
+        let message = ToPeer::Cluster(Box::new(message));
+        match self.mailbox().send(Command::Message(message)) {
+            Err((_, Command::Message(ToPeer::Cluster(message)))) => Some(*message),
+            _ => None,
+        }
     }
 }

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::ToCluster;
 use super::port::Found;
+use crate::base::planted::{Planted, planted};
 use crate::base::{ExecutionId, Handle, Instant};
 use crate::cluster::follow::Landmark;
 use crate::cluster::piece::Piece;
@@ -145,7 +146,7 @@ pub(super) fn feed<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
         let cluster = &mut shard.guests.cluster;
         let Some(replica) = cluster.replicas.get_mut(&id) else { continue };
         let has_room = replica.pending_bytes < limits::CLUSTER_FEED_BYTES_MIN;
-        if has_room && std::mem::take(&mut replica.is_full) {
+        if has_room && std::mem::take(&mut replica.is_full) && !planted(Planted::RoomNotGivenBack) {
             cluster.send(ToCluster::SetRoom { execution: id, has_room: true }, now);
         }
     }
@@ -169,6 +170,7 @@ fn feed_one<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: ExecutionId) {
         let Some(replica) = shard.guests.cluster.replicas.get_mut(&id) else { return };
         match fed {
             Fed::Whole => replica.pending_bytes -= bytes,
+            Fed::Waits if planted(Planted::WaitingPieceLost) => return,
             Fed::Waits => return replica.pending.push_front(piece),
             Fed::Over => {
                 (replica.pending_bytes, replica.is_full) = (0, false);

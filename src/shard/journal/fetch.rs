@@ -592,7 +592,8 @@ fn give_chunk<R: Reactor + 'static, O: Outlet<R>>(
 ) {
     let &KeptChunk { ref entry, payload } = chunk;
     let run = shard.runs[execution.index as usize].as_ref().expect("it is followed");
-    let anchor: ClockAnchor = run.anchor.unwrap_or(shard.anchor);
+    let clocks = run.anchor.filter(|_| !(run.is_replica && planted(Planted::ForeignClock)));
+    let anchor: ClockAnchor = clocks.unwrap_or(shard.anchor);
     let ChunkEntry { seq, mono_ns, length, kind, key, flags } = *entry;
     let header = ChunkHeader { kind: kind as u8, key, flags };
     let descriptor = Descriptor::apart(seq, total_bytes, mono_ns, length, header);
