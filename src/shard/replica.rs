@@ -17,7 +17,7 @@ use super::execute;
 use super::feed;
 use super::journal::{EndedDetails, OpenedDetails, spec_of};
 use super::outlet::Outlet;
-use super::run::{Producer, Remote, Run};
+use super::run::{Producer, Remote, Ring, Run};
 use super::{ExecuteError, Names, PublishError, Shard, produce};
 use crate::base::planted::{Planted, planted};
 use crate::base::{ExecutionId, Guarded, Instant};
@@ -128,10 +128,12 @@ pub(super) fn feed<'a, R: Reactor + 'static, O: Outlet<R>>(
         assert!(first.entry.seq == next_seq); // The guest has skipped what is missing.
         let burst = shard.engine.burst_chunks(handle) as usize;
         let mut facts: SmallVec<[ChunkFacts; limits::BURST_CHUNKS_MAX as usize]> = SmallVec::new();
-        let mut refused = None;
+        let (mut refused, mut left_bytes) = (None, burst_bytes(shard, index));
         while facts.len() < burst
             && let Some(chunk) = chunks.peek()
+            && (facts.is_empty() || chunk.entry.length <= left_bytes)
         {
+            left_bytes = left_bytes.saturating_sub(chunk.entry.length);
             match feed::write_apart(shard, (id, index), chunk) {
                 Ok(written) => facts.push(written),
                 Err(error) => {
@@ -162,6 +164,15 @@ pub(super) fn feed<'a, R: Reactor + 'static, O: Outlet<R>>(
     Ok(next_seq)
 }
 
+/// Number of bytes that a burst may have, so that it overwrites nothing of itself: half of a ring.
+/// A log can have longer chunks than a tool writes at once.
+fn burst_bytes<R: Reactor + 'static, O: Outlet<R>>(shard: &Shard<R, O>, index: u32) -> u32 {
+    match shard.runs[index as usize].as_ref().map(|run| &run.ring) {
+        Some(Ring::Here(writer)) => writer.geometry().data_bytes() / 2,
+        _ => 0,
+    }
+}
+
 /// Passes a chunk that its ring does not take. Subscribers are given it from the log.
 fn pass<R: Reactor + 'static, O: Outlet<R>>(
     shard: &mut Shard<R, O>,
@@ -185,7 +196,7 @@ pub(super) fn skip<R: Reactor + 'static, O: Outlet<R>>(
     let place = shard.place_of(id).slot.index;
     let run = shard.runs.get_mut(place as usize).and_then(Option::as_mut);
     let run = run.filter(|run| run.id == id && run.is_replica && run.is_fed()).ok_or(NotFound)?;
-    let super::run::Ring::Here(writer) = &mut run.ring else { return Ok(false) };
+    let Ring::Here(writer) = &mut run.ring else { return Ok(false) };
     if !matches!(run.producer, Producer::Feed) {
         return Ok(false);
     }
