@@ -7,7 +7,6 @@
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::mpsc::{Sender, channel};
-use std::time::Instant;
 
 use async_nats::HeaderMap;
 use futures_util::StreamExt;
@@ -153,7 +152,7 @@ pub fn catch_up(server: &NatsServer, params: &Params) -> Result<Found, Failure> 
             expected = write(&client, expected, bytes.repeat(count)).await?;
             left -= count;
         }
-        let (begun, mut read, mut behind) = (Instant::now(), 0, 0);
+        let (begun, mut read, mut behind) = (now_ns(), 0, 0);
         loop {
             let inbox = client.new_inbox();
             let mut answers = client.subscribe(inbox.clone()).await.map_err(failed)?;
@@ -177,7 +176,7 @@ pub fn catch_up(server: &NatsServer, params: &Params) -> Result<Found, Failure> 
                 count += 1;
             }
             if count == 0 {
-                let elapsed_ns = begun.elapsed().as_nanos() as u64;
+                let elapsed_ns = now_ns() - begun;
                 return Ok(Found { bytes: read, elapsed_ns, ..Found::default() });
             }
         }

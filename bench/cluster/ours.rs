@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::DirBuilderExt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use async_nats::ConnectOptions;
 use serde_json::{Value, json};
@@ -48,7 +48,7 @@ fn start(
     let new = NewNode::default();
     let mut shard = ServerShardConfig::default();
     shard.guests.cluster = Some(new.line());
-    shard.journal = Some(JournalConfig::at(&folder.0.join(name)));
+    shard.journal = Some(JournalConfig::at(folder.0.join(name)));
     let listen = vec!["127.0.0.1:0".parse::<ListenAddress>().map_err(failed)?];
     let config = ServerConfig { shards: vec![shard], listen, connections_max: 100 };
     let server = Server::start(config, Arc::new(set_up)).map_err(failed)?;
@@ -64,9 +64,9 @@ fn start(
         stops_if_cut_off: false,
     };
     let node = new.start(options, server.handles().cloned().collect(), |_| {}).map_err(failed)?;
-    let begun = Instant::now();
+    let begun = now_ns();
     while !node.status().has_lease {
-        if begun.elapsed() > JOIN_MAX {
+        if now_ns() - begun > JOIN_MAX.as_nanos() as u64 {
             return Err(failed("a node does not join"));
         }
         std::thread::sleep(Duration::from_millis(5));
@@ -188,7 +188,7 @@ pub fn catch_up(nats: &NatsServer, params: &Params) -> Result<Found, Failure> {
     while owner.node.status().counters.mirrored == 0 {
         std::thread::sleep(Duration::from_millis(20)); // Its log does not have the end yet.
     }
-    let begun = Instant::now();
+    let begun = now_ns();
     let mut socket = other.get(&format!("/v1/executions/{id}/output"))?;
     let (mut bytes, mut buffer) = (0, vec![0; 256 << 10]);
     loop {
@@ -198,7 +198,7 @@ pub fn catch_up(nats: &NatsServer, params: &Params) -> Result<Found, Failure> {
             break;
         }
     }
-    let elapsed_ns = begun.elapsed().as_nanos() as u64;
+    let elapsed_ns = now_ns() - begun;
     end(owner, other);
     let expected = (chunks * params.size_bytes) as u64;
     match bytes >= expected {

@@ -17,6 +17,7 @@ use crate::cluster::follow::{Follow, Given, Landmark, Stored, Wish};
 use crate::cluster::mirror::Attempt;
 use crate::cluster::piece::Piece;
 use crate::cluster::record::{Incarnation, Record};
+use crate::endpoint::Elsewhere;
 use crate::server::{ClusterLine, Found, FromCluster, Located, ReaderName, ToCluster};
 use crate::sim::cluster::engine::{Engine, Message, Pulled};
 use crate::sim::cluster::faults::Manners;
@@ -500,7 +501,8 @@ impl SimNode {
             }
             _ => (Landmark::start(), None),
         };
-        Located::Found(Box::new(Found { node: "other".into(), entry, at, end }))
+        let node = Elsewhere { node: "other".into(), url: None };
+        Located::Found(Box::new(Found { node, entry, at, end }))
     }
 
     /// Looks for a place before the record that has a chunk, as `nats/node.rs` does.
