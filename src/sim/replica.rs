@@ -6,15 +6,15 @@
 //! talks to the shard as the real one does. The replicas, their rings and the questions for old
 //! chunks are real.
 //!
-//! Each subscriber has an oracle (`replica/follower.rs`). Bytes, times and numbers are those of the
+//! Each subscriber has an oracle (`replica/witness.rs`). Bytes, times and numbers are those of the
 //! producer. Chunks and gaps follow each other, and counts are exact. One end comes: that of the
 //! log. If the engine keeps what it has acknowledged, no gap may be but those in the log and those
 //! of a policy. Once the faults are over, everybody comes to the end.
 
-mod follower;
 mod ledger;
 mod node;
 mod owner;
+mod witness;
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -33,9 +33,9 @@ use crate::sim::reactor::SimReactor;
 use crate::sim::twice::run_twice;
 use crate::sim::world::{SimFaults, SimWorld};
 use crate::stream::{Kind, Kinds, Policy};
-use follower::Follower;
 use ledger::{Execution, Ledger};
 use node::{SimLine, SimNode};
+use witness::Witness;
 
 /// The result of one seed. Equal for equal seeds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -55,7 +55,7 @@ pub fn run_replica_seed(seed: u64, verbose: bool) -> Result<ReplicaSummary, Stri
     let difference = |first: &ReplicaSummary, second: &ReplicaSummary| {
         format!("{:x} and {:x}", first.hash, second.hash)
     };
-    run_twice(&options, verbose, |verbose| Trial::new(seed, verbose).run(), difference)
+    run_twice(&options, verbose, |verbose| Case::new(seed, verbose).run(), difference)
 }
 
 const STEPS: u32 = 160;
@@ -68,13 +68,13 @@ const PATIENCE: Duration = Duration::from_secs(120);
 enum Seat {
     Closure(SubscriberId),
     Polled(Polled),
-    Elsewhere(Subscriber),
+    Elsewhere(Box<Subscriber>),
 }
 
 /// A subscriber, and its oracle.
 struct Seated {
     seat: Seat,
-    follower: Rc<RefCell<Follower>>,
+    witness: Rc<RefCell<Witness>>,
     /// It takes something in one of this many steps; 0: it is stuck.
     pace: u64,
     acked_seq: u64,
@@ -89,7 +89,7 @@ struct Waiting {
     since: Instant,
 }
 
-struct Trial {
+struct Case {
     verbose: bool,
     random: Random,
     world: SimWorld,
@@ -122,8 +122,8 @@ fn shard_of(world: &SimWorld, line: &Arc<SimLine>, random: &mut Random) -> Serve
     ServerShard::over(SimReactor::new(world), config).expect("there is memory")
 }
 
-impl Trial {
-    fn new(seed: u64, verbose: bool) -> Trial {
+impl Case {
+    fn new(seed: u64, verbose: bool) -> Case {
         let mut random = Random::new(seed ^ 0x5E71_1CA5);
         let world = SimWorld::new(random.next_u64(), SimFaults::NONE);
         let line = Arc::new(SimLine::new(random.between(1, 12) as usize));
@@ -132,7 +132,7 @@ impl Trial {
         let ledger = Rc::new(RefCell::new(Ledger::new(seed, manners.keeps())));
         let node = SimNode::new(line, manners, Random::new(random.next_u64()));
         let (seated, waiting, was_here) = (Vec::new(), Vec::new(), Vec::new());
-        Trial { verbose, random, world, shard, node, ledger, seated, waiting, was_here }
+        Case { verbose, random, world, shard, node, ledger, seated, waiting, was_here }
     }
 
     fn say(&self, words: impl FnOnce() -> String) {
@@ -315,17 +315,20 @@ impl Trial {
                 seq
             }
         };
-        let follower = Rc::new(RefCell::new(Follower::new(execution, &spec, (habitat, from_seq))));
+        let witness = Rc::new(RefCell::new(Witness::new(execution, &spec, (habitat, from_seq))));
         let seat = match habitat {
             0 => {
-                let (ours, ledger) = (Rc::clone(&follower), Rc::clone(&self.ledger));
+                let (ours, ledger) = (Rc::clone(&witness), Rc::clone(&self.ledger));
                 let hear = move |delivery: &Delivery<'_>| {
                     ours.borrow_mut().hear(delivery, &mut ledger.borrow_mut());
                 };
                 self.shard.subscribe(id, spec, hear).map(Seat::Closure)
             }
             1 => self.shard.subscribe_polled(id, spec).map(Seat::Polled),
-            _ => self.shard.subscribe_remote(id, spec).map(Seat::Elsewhere),
+            _ => {
+                let seat = self.shard.subscribe_remote(id, spec);
+                seat.map(|subscriber| Seat::Elsewhere(Box::new(subscriber)))
+            }
         };
         let (policy, kinds) = (spec.policy, spec.kinds);
         match seat {
@@ -336,7 +339,7 @@ impl Trial {
                 let mut ledger = self.ledger.borrow_mut();
                 ledger.count("followers", 1);
                 ledger.count("elsewhere", (habitat == 2).into());
-                self.seated.push(Seated { seat, follower, pace, acked_seq: 0 });
+                self.seated.push(Seated { seat, witness, pace, acked_seq: 0 });
             }
             Err(SubscribeError::NotYet { .. }) => {
                 self.ledger.borrow_mut().count("not yet", 1);
@@ -359,7 +362,7 @@ impl Trial {
         }
         self.seated.retain(|seated| {
             let is_kept = matches!(seated.seat, Seat::Polled(ref polled) if !polled.is_done());
-            is_kept || !seated.follower.borrow().has_ended
+            is_kept || !seated.witness.borrow().has_ended
         });
         match self.ledger.borrow().failure.clone() {
             Some(text) => Err(text),
@@ -368,10 +371,10 @@ impl Trial {
     }
 
     fn visit(&mut self, at: usize, most: u64, now: Instant) {
-        let Seated { seat, follower, acked_seq, .. } = &mut self.seated[at];
+        let Seated { seat, witness, acked_seq, .. } = &mut self.seated[at];
         let mut ledger = self.ledger.borrow_mut();
         for _ in 0..most {
-            let mut follower = follower.borrow_mut();
+            let mut witness = witness.borrow_mut();
             match seat {
                 Seat::Closure(_) => break,
                 Seat::Polled(polled) => {
@@ -379,18 +382,18 @@ impl Trial {
                     let delivery = self.shard.poll(polled);
                     ledger = self.ledger.borrow_mut();
                     let Some(delivery) = delivery else { break };
-                    follower.hear(&delivery, &mut ledger);
+                    witness.hear(&delivery, &mut ledger);
                 }
                 Seat::Elsewhere(subscriber) => {
                     let Some((delivery, _)) = subscriber.poll_at(now) else { break };
-                    follower.hear(&delivery, &mut ledger);
+                    witness.hear(&delivery, &mut ledger);
                 }
             }
         }
         drop(ledger);
         let (seq, acknowledges) = {
-            let follower = follower.borrow();
-            (follower.dealt_seq, follower.acknowledges && !follower.has_ended)
+            let witness = witness.borrow();
+            (witness.dealt_seq, witness.acknowledges && !witness.has_ended)
         };
         let id = match seat {
             Seat::Closure(id) => *id,
@@ -465,14 +468,14 @@ impl Trial {
             }
         }
         for seated in &self.seated {
-            let follower = seated.follower.borrow();
-            let (execution, policy) = (follower.execution, follower.policy);
+            let witness = seated.witness.borrow();
+            let (execution, policy) = (witness.execution, witness.policy);
             let place = match &seated.seat {
                 Seat::Closure(_) => "a closure",
                 Seat::Polled(_) => "polled",
                 Seat::Elsewhere(_) => "elsewhere",
             };
-            let next_seq = follower.next_seq();
+            let next_seq = witness.next_seq();
             text += &format!(" {execution} under {policy}, {place}, waits for {next_seq};");
         }
         for (number, owner) in self.node.owners.iter().enumerate() {

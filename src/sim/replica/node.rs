@@ -98,7 +98,7 @@ pub enum Event {
         from_seq: u64,
         until_place: u64,
     },
-    Sought(ReaderName, Landmark),
+    Sought(ReaderName, Box<Landmark>),
 }
 
 /// The node, the engine, and the owners of all executions. See the module's text.
@@ -347,11 +347,11 @@ impl SimNode {
                 let owner = ledger.executions[execution].owner;
                 let at = self.seek((execution, owner), from_seq, until_place);
                 let delay = self.delay();
-                self.after(delay, Event::Sought(reader, at));
+                self.after(delay, Event::Sought(reader, Box::new(at)));
             }
             Event::Sought(reader, at) => {
                 if let Some((_, follow)) = self.histories.get_mut(&reader) {
-                    follow.move_to(at);
+                    follow.move_to(*at);
                     follow.set_room(true, self.now);
                 }
             }

@@ -6,7 +6,7 @@ use crate::shard::{Chunk, Delivery, Ended};
 use crate::stream::{DetachReason, EndState, Gap, GapReason, Kinds, Policy, Totals};
 
 /// A subscriber, and what it has to be told next.
-pub struct Follower {
+pub struct Witness {
     /// The number of its execution.
     pub execution: usize,
     pub policy: Policy,
@@ -26,11 +26,11 @@ pub struct Follower {
     pub acknowledges: bool,
 }
 
-impl Follower {
+impl Witness {
     /// Creates the oracle of a subscriber that begins at `from_seq`.
-    pub fn new(execution: usize, spec: &SubscribeSpec, place: (u64, u64)) -> Follower {
+    pub fn new(execution: usize, spec: &SubscribeSpec, place: (u64, u64)) -> Witness {
         let (habitat, from_seq) = place;
-        Follower {
+        Witness {
             execution,
             policy: spec.policy,
             kinds: spec.kinds,
@@ -57,7 +57,7 @@ impl Follower {
             return;
         }
         if let Err(text) = self.take(delivery, ledger) {
-            let Follower { execution, policy, from_seq, habitat, kinds, .. } = self;
+            let Witness { execution, policy, from_seq, habitat, kinds, .. } = self;
             ledger.failure = Some(format!(
                 "execution {execution}, {policy}, {kinds:?}, habitat {habitat}, from {from_seq}, \
                  keeps: {}: {text}",
