@@ -71,6 +71,8 @@ pub const CLUSTER_LOOKUP_REST: Duration = Duration::from_secs(1);
 pub const CLUSTER_FEED_BYTES_MAX: usize = 1 << 20;
 /// Bytes below which more is pulled again.
 pub const CLUSTER_FEED_BYTES_MIN: usize = 256 << 10;
+/// Bytes that one turn of a shard feeds to its replicas. A record more may be.
+pub const CLUSTER_FEED_BYTES_TURN: usize = 64 << 10;
 /// Pause before requests are sent again that the node's thread had no room for.
 pub const CLUSTER_SEND_AGAIN: Duration = Duration::from_millis(5);
 /// The mirror reads the rings of running executions this often.

@@ -91,7 +91,7 @@ impl Cluster {
     /// True if there is something to do in the next turn, whatever happens until then.
     #[inline]
     pub fn is_busy(&self) -> bool {
-        !self.to_answer.is_empty()
+        !self.to_answer.is_empty() || !self.to_feed.is_empty()
     }
 
     /// Returns the time of the next thing to do.

@@ -137,11 +137,15 @@ pub(in crate::server) fn note_room<R: Reactor + 'static>(
     note(shard, id);
 }
 
-/// Feeds the replicas that may take something.
+/// Feeds the replicas that may take something, as far as a turn may.
 pub(super) fn feed<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
+    let mut left_bytes = limits::CLUSTER_FEED_BYTES_TURN;
     for _ in 0..shard.guests.cluster.to_feed.len() {
+        if left_bytes == 0 {
+            return;
+        }
         let Some(id) = shard.guests.cluster.to_feed.pop_front() else { return };
-        feed_one(shard, id);
+        feed_one(shard, id, &mut left_bytes);
         let now = shard.now;
         let cluster = &mut shard.guests.cluster;
         let Some(replica) = cluster.replicas.get_mut(&id) else { continue };
@@ -161,15 +165,26 @@ enum Fed {
     Over,
 }
 
-fn feed_one<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: ExecutionId) {
+/// Feeds one replica. Its turn comes again if no bytes are left for it.
+fn feed_one<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ExecutionId,
+    left_bytes: &mut usize,
+) {
     loop {
+        if *left_bytes == 0 {
+            return note(shard, id);
+        }
         let Some(replica) = shard.guests.cluster.replicas.get_mut(&id) else { return };
         let Some(piece) = replica.pending.pop_front() else { return };
         let bytes = piece.bytes();
         let fed = feed_piece(shard, id, &piece);
         let Some(replica) = shard.guests.cluster.replicas.get_mut(&id) else { return };
         match fed {
-            Fed::Whole => replica.pending_bytes -= bytes,
+            Fed::Whole => {
+                replica.pending_bytes -= bytes;
+                *left_bytes = left_bytes.saturating_sub(bytes);
+            }
             Fed::Waits if planted(Planted::WaitingPieceLost) => return,
             Fed::Waits => return replica.pending.push_front(piece),
             Fed::Over => {
