@@ -111,7 +111,7 @@ fn shard_of(world: &SimWorld, line: &Arc<SimLine>, random: &mut Random) -> Serve
         },
         rings: RingPoolConfig {
             prealloc_bytes: 0,
-            bytes_max: random.between(3, 12) * (128 << 10),
+            bytes_max: random.between(1, 8) * (128 << 10),
             ..RingPoolConfig::default()
         },
         memory: MemoryWatch::ByHand,
@@ -234,7 +234,13 @@ impl Case {
             mono_ns: random.below(1 << 50),
         };
         let execution = Execution::new(ledger.executions.len(), anchor, random);
-        self.node.begin(&mut ledger, execution);
+        let is_heavy = self.random.chance(1, 6);
+        if is_heavy {
+            let (number, since) = (ledger.executions.len(), self.world.now());
+            let spec = SubscribeSpec::default(); // It gates the replica, and takes nothing.
+            self.waiting.push(Waiting { execution: number, spec, habitat: 1, pace: 0, since });
+        }
+        self.node.begin(&mut ledger, execution, is_heavy);
         ledger.count("executions", 1);
         self.was_here.push((false, false));
     }

@@ -148,13 +148,16 @@ impl SimNode {
     }
 
     /// Begins an execution on another node. Its entry comes into the directory a bit later.
-    pub fn begin(&mut self, ledger: &mut Ledger, execution: Execution) {
+    pub fn begin(&mut self, ledger: &mut Ledger, execution: Execution, is_heavy: bool) {
         let number = ledger.executions.len();
-        let owner = Owner::new(&execution, &self.manners, &mut self.random);
+        let owner = Owner::new(&execution, is_heavy, &self.manners, &mut self.random);
         ledger.executions.push(execution);
         self.owners.push(owner);
         self.is_listed.push(false);
-        let listed_after = Duration::from_micros(self.random.below(1_500_000));
+        let listed_after = match is_heavy {
+            true => Duration::ZERO,
+            false => Duration::from_micros(self.random.below(1_500_000)),
+        };
         self.after(listed_after, Event::Listed(number));
         self.after(Duration::ZERO, Event::Owner(number, super::owner::OwnerEvent::Publish));
     }

@@ -11,6 +11,7 @@ use crate::cluster::closer::Closer;
 use crate::cluster::directory::{Entry, EntryState};
 use crate::cluster::mirror::{Attempt, Last, Mirror, NoteKind, Standing, Wish};
 use crate::cluster::record::{Incarnation, Record};
+use crate::limits::CLUSTER_PENDING_BYTES_MAX;
 use crate::shard::journal::{EndedDetails, OpenedDetails};
 use crate::sim::cluster::faults::Manners;
 use crate::stream::{Exit, GapReason, Kind, Outcome};
@@ -51,12 +52,20 @@ pub enum Answer {
 }
 
 impl Owner {
-    pub fn new(execution: &Execution, manners: &Manners, random: &mut Random) -> Owner {
+    /// Creates the owner of an execution. `is_heavy` says that it publishes more than a replica
+    /// holds back, if somebody gates it.
+    pub fn new(
+        execution: &Execution,
+        is_heavy: bool,
+        manners: &Manners,
+        random: &mut Random,
+    ) -> Owner {
         let mut mirror = Mirror::new(execution.owner);
         mirror.set_pending_bytes_max(manners.pending_bytes);
         let most = [0, 20, 300, 900][random.below(4) as usize];
-        // More than a replica holds back, if somebody gates it.
-        let is_heavy = random.chance(1, 16);
+        if is_heavy {
+            mirror.set_pending_bytes_max(CLUSTER_PENDING_BYTES_MAX);
+        }
         Owner {
             mirror: Some(mirror),
             closer: None,
@@ -67,7 +76,7 @@ impl Owner {
                 [300, 3_000, 30_000][random.below(3) as usize]
             },
             long_every: if is_heavy { 1 } else { 12 },
-            pause_us: 1 << random.between(8, 19),
+            pause_us: if is_heavy { 1 << 12 } else { 1 << random.between(8, 19) },
             is_cancelled: false,
         }
     }
