@@ -10,7 +10,7 @@ use super::delivery::{Chunk, Delivery, Ended, Reported};
 use super::outlet::Outlet;
 use super::pages::pages_of;
 use super::reader::refill::Refill;
-use super::run::{Remote, Ring, Run, Seat, ThreadSeat};
+use super::run::{Remote, Ring, Seat, ThreadSeat};
 use super::{
     AskedFor, Call, ExecuteError, ExecuteOptions, Inbox, Item, KeptItem, MemoryStatus,
     PublishError, Shard, ShardConfig, ShardHandle, ShardThread, Sink, Subscriber, Threads, act,
@@ -348,7 +348,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
 
     fn poll_chunk(&mut self, polled: &Polled, seq: u64) -> Option<Delivery<'_>> {
         let asked_for = self.asked_for.take().expect("it was delivered in this poll");
-        let AskedFor { execution, id, chunks_expected, descriptor, is_copied } = asked_for;
+        let AskedFor { execution, id, chunks_expected, descriptor, clocks, is_copied } = asked_for;
         assert!((execution, descriptor.seq) == (polled.execution, seq));
         let run = self.runs[execution.index as usize].as_ref();
         let data = match run.map(|run| &run.ring) {
@@ -356,7 +356,7 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
             Some(Ring::Here(writer) | Ring::Back(writer)) => writer.payload(seq),
             _ => unreachable!("a chunk is copied before its ring leaves this thread"),
         };
-        let clocks = run.and_then(Run::ring_clocks).unwrap_or(self.anchor);
+        let clocks = clocks.unwrap_or(self.anchor);
         self.counters.chunks_delivered += 1;
         self.counters.bytes_delivered += u64::from(descriptor.length);
         Chunk::new(id, chunks_expected, &descriptor, data, clocks).map(Delivery::Chunk)

@@ -241,6 +241,8 @@ struct AskedFor {
     id: ExecutionId,
     chunks_expected: Option<u64>,
     descriptor: Descriptor,
+    /// The clocks of its time, if they are not the shard's.
+    clocks: Option<ClockAnchor>,
     /// True if the bytes were copied.
     is_copied: bool,
 }
@@ -258,7 +260,8 @@ impl AskedFor {
             kept[..data.len()].copy_from_slice(data);
         }
         let Run { handle, id, chunks_expected, .. } = *run;
-        AskedFor { execution: handle, id, chunks_expected, descriptor, is_copied }
+        let clocks = run.ring_clocks();
+        AskedFor { execution: handle, id, chunks_expected, descriptor, clocks, is_copied }
     }
 }
 
