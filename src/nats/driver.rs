@@ -31,7 +31,7 @@ use crate::reactor::Clock;
 use crate::server::{Located, ReaderName};
 use crate::trace::Latency;
 
-/// Somebody who is given parts of logs.
+/// A reader of parts of logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum To<'a> {
     /// Those who follow the log with this tag.

@@ -18,7 +18,7 @@ use streamdoor::nats::stores::differences;
 use super::server::NatsServer;
 use super::{LEASE, STORES, Seen, names, on_one_thread, publish, tag, until};
 
-/// Starts a server with an administrator and the user `node`, who has these permissions.
+/// Starts a server with an administrator and the user `node` with these permissions.
 fn server_with(permissions: &Permissions) -> Option<NatsServer> {
     NatsServer::start_with(&format!(
         "jetstream {{ store_dir: DIRECTORY }}
