@@ -13,6 +13,7 @@
 //!
 //! - [`record`]: the bytes of a record.
 //! - [`mirror`]: the owner's way into the log. [`follow`]: the readers' way out of it.
+//! - [`seek`]: the places of a log from which somebody can read on.
 //! - [`piece`]: parts of a log on their way to another thread.
 //! - [`member`]: leases. [`closer`]: the end of an execution whose node was lost.
 //! - [`directory`]: what every node knows about an execution.
@@ -34,3 +35,4 @@ pub mod mirror;
 pub mod piece;
 pub mod record;
 mod retry;
+pub mod seek;

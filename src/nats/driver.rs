@@ -604,7 +604,7 @@ impl Task {
     }
 }
 
-fn stored(raw: &Raw) -> Stored<'_> {
+pub(super) fn stored(raw: &Raw) -> Stored<'_> {
     Stored { place: raw.place, is_first: raw.is_first, bytes: &raw.bytes }
 }
 

@@ -20,7 +20,7 @@ use async_nats::{ConnectOptions, ServerAddr};
 use tokio::sync::mpsc;
 
 use super::asks::{self, CancelAsk};
-use super::driver::{Arrival, Driver, News, To};
+use super::driver::{Arrival, Driver, News, To, stored};
 use super::link::{Link, LinkError};
 use super::names::Names;
 use super::orphans::Orphans;
@@ -32,7 +32,8 @@ use crate::cluster::follow::{self, Given, Landmark};
 use crate::cluster::member::About;
 use crate::cluster::mirror::{self, Mirror, Standing};
 use crate::cluster::piece::Piece;
-use crate::cluster::record::{Incarnation, Record};
+use crate::cluster::record::Incarnation;
+use crate::cluster::seek::{Seek, level};
 use crate::endpoint::Elsewhere;
 use crate::limits;
 use crate::reactor::{Clock, random_bytes};
@@ -613,7 +614,8 @@ impl Run {
             follow.set_room(false, Clock::now());
         }
         tokio::task::spawn_local(async move {
-            let at = seek(&link, &tag, owner, from_seq, until.place).await;
+            let seek = Seek::new(owner, from_seq, until.place);
+            let at = seek_in(&link, &tag, seek).await;
             let _ = sender.send(Arrival::News(News::Sought(name, Box::new(at)))).await;
         });
     }
@@ -729,54 +731,17 @@ async fn retention_of(link: &Link) -> Option<Duration> {
 async fn look_up(link: &Link, tag: &Tag) -> Result<Located, LinkError> {
     let Some((node, entry)) = link.find(tag).await? else { return Ok(Located::Nowhere) };
     let last = link.last(tag).await?;
-    let record = last.as_ref().and_then(|raw| Some((raw.place, Record::decode(&raw.bytes).ok()?)));
-    let (at, end) = match record {
-        Some((place, record)) if record.header.is_last => {
-            let number = record.header.number.saturating_add(1);
-            let at = Landmark { place, number, position: record.after };
-            (at, record.end().map(Box::from))
-        }
-        Some((place, record)) if record.header.incarnation == entry.owner => {
-            let number = record.header.number.saturating_add(1);
-            (Landmark { place, number, position: record.after }, None)
-        }
-        // A damaged record, or none: the reader finds out by itself.
-        _ => (Landmark::start(), None),
-    };
+    let last = last.as_ref().map(stored);
+    let (at, end) = level(last.as_ref(), entry.owner);
     let node = Elsewhere { node, url: None }; // The node's thread knows it.
     Ok(Located::Found(Box::new(Found { node, entry, at, end })))
 }
 
-/// Looks for a place before the record that has a chunk, by halves. Finds the beginning of the log
-/// if it cannot tell.
-async fn seek(
-    link: &Link,
-    tag: &Tag,
-    owner: Incarnation,
-    from_seq: u64,
-    until_place: u64,
-) -> Landmark {
-    let mut before = Landmark::start();
-    let mut behind = until_place;
-    while before.position.next_seq() < from_seq && behind.saturating_sub(before.place) > 1 {
-        let middle = before.place.midpoint(behind);
-        let Ok(found) = link.next_record(tag, middle).await else { return before };
-        let Some(raw) = found.filter(|raw| raw.place <= behind) else {
-            behind = middle;
-            continue;
-        };
-        let stored =
-            crate::cluster::follow::Stored { place: raw.place, is_first: false, bytes: &raw.bytes };
-        match Landmark::before(&stored, owner) {
-            Some(found) if found.position.next_seq() <= from_seq => {
-                if found.place <= before.place {
-                    return before;
-                }
-                before = found;
-            }
-            Some(_) => behind = middle,
-            None => return before, // It is damaged, and the reader has to find out.
-        }
+/// Looks for a place before the record that has a chunk, as far as the engine answers.
+async fn seek_in(link: &Link, tag: &Tag, mut seek: Seek) -> Landmark {
+    while let Some(place) = seek.next_place() {
+        let Ok(found) = link.next_record(tag, place).await else { break };
+        seek.take(place, found.as_ref().map(stored).as_ref());
     }
-    before
+    seek.found()
 }

@@ -16,7 +16,8 @@ use crate::base::{ExecutionId, Instant, Random};
 use crate::cluster::follow::{Follow, Given, Landmark, Stored, Wish};
 use crate::cluster::mirror::Attempt;
 use crate::cluster::piece::Piece;
-use crate::cluster::record::{Incarnation, Record};
+use crate::cluster::record::Incarnation;
+use crate::cluster::seek::{Seek, level};
 use crate::endpoint::Elsewhere;
 use crate::server::{ClusterLine, Found, FromCluster, Located, ReaderName, ToCluster};
 use crate::sim::cluster::engine::{Engine, Message, Pulled};
@@ -348,7 +349,7 @@ impl SimNode {
             }
             Event::Seek { reader, execution, from_seq, until_place } => {
                 let owner = ledger.executions[execution].owner;
-                let at = self.seek((execution, owner), from_seq, until_place);
+                let at = self.seek_in(execution, Seek::new(owner, from_seq, until_place));
                 let delay = self.delay();
                 self.after(delay, Event::Sought(reader, Box::new(at)));
             }
@@ -370,8 +371,7 @@ impl SimNode {
             Event::Heard { execution, place, message, .. } => {
                 let pieces = self.live.entry(execution).or_default();
                 let Some(follow) = self.followed.get_mut(&execution) else { return };
-                let Message { is_first, ref bytes, .. } = message;
-                let stored = Stored { place, is_first, bytes };
+                let stored = stored_of(place, &message);
                 follow.on_heard(stored, self.now, &mut |given| pieces.push(Piece::of(given)));
             }
             Event::Pulled { who, attempt, pulled, .. } => self.take_pulled(who, attempt, &pulled),
@@ -389,11 +389,8 @@ impl SimNode {
                 (follow, self.old.entry(reader).or_default())
             }
         };
-        let records = pulled.records.iter().map(|(place, message)| Stored {
-            place: *place,
-            is_first: message.is_first,
-            bytes: &message.bytes,
-        });
+        let all = pulled.records.iter();
+        let records = all.map(|(place, message)| stored_of(*place, message));
         let mut give = |given: Given<'_>| pieces.push(Piece::of(given));
         follow.on_pulled(attempt, records, pulled.is_all, self.now, &mut give);
     }
@@ -490,55 +487,25 @@ impl SimNode {
         };
         let entry = super::owner::entry_of(&ledger.executions[number]);
         let last = self.engine.last(number);
-        let last = last.and_then(|(place, last)| Some((place, Record::decode(&last.bytes).ok()?)));
-        let behind = |place, record: &Record<'_>| {
-            let number = record.header.number.saturating_add(1);
-            Landmark { place, number, position: record.after }
-        };
-        let (at, end) = match last {
-            Some((place, record)) if record.header.is_last => {
-                (behind(place, &record), record.end().map(Box::from))
-            }
-            Some((place, record)) if record.header.incarnation == entry.owner => {
-                (behind(place, &record), None)
-            }
-            _ => (Landmark::start(), None),
-        };
+        let last = last.map(|(place, last)| stored_of(place, last));
+        let (at, end) = level(last.as_ref(), entry.owner);
         let node = Elsewhere { node: "other".into(), url: None };
         Located::Found(Box::new(Found { node, entry, at, end }))
     }
 
-    /// Looks for a place before the record that has a chunk, as `nats/node.rs` does.
-    fn seek(
-        &mut self,
-        (execution, owner): (usize, Incarnation),
-        from_seq: u64,
-        until_place: u64,
-    ) -> Landmark {
-        let mut before = Landmark::start();
-        let mut behind = until_place;
-        while before.position.next_seq() < from_seq && behind.saturating_sub(before.place) > 1 {
-            let middle = before.place.midpoint(behind);
-            if self.strikes(self.manners.loss) {
-                return before; // The engine does not answer.
-            }
-            let found = self.engine.pull(execution, middle, self.engine.head(), 1).records;
-            let Some((place, message)) = found.first().filter(|(place, _)| *place <= behind) else {
-                behind = middle;
-                continue;
-            };
-            let stored = Stored { place: *place, is_first: false, bytes: &message.bytes };
-            match Landmark::before(&stored, owner) {
-                Some(found) if found.position.next_seq() <= from_seq => {
-                    if found.place <= before.place {
-                        return before;
-                    }
-                    before = found;
-                }
-                Some(_) => behind = middle,
-                None => return before,
-            }
+    /// Looks for a place before the record that has a chunk, as far as the engine answers.
+    fn seek_in(&mut self, execution: usize, mut seek: Seek) -> Landmark {
+        while let Some(place) = seek.next_place()
+            && !self.strikes(self.manners.loss)
+        {
+            let found = self.engine.pull(execution, place, self.engine.head(), 1).records;
+            let found = found.first().map(|(place, message)| stored_of(*place, message));
+            seek.take(place, found.as_ref());
         }
-        before
+        seek.found()
     }
+}
+
+fn stored_of(place: u64, message: &Message) -> Stored<'_> {
+    Stored { place, is_first: message.is_first, bytes: &message.bytes }
 }
