@@ -4,7 +4,7 @@
 //! is that the last one ends its subject. Chunks that become due meanwhile go into the next record,
 //! as in a mirror.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::mpsc::{Sender, channel};
 
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use streamdoor::nats::connect::blocking;
 
 use super::nats::NatsServer;
-use super::{Found, Params, Stamps, failed, payload, stamp};
+use super::{Found, Params, failed, payload, sample, stamp};
 use crate::common::Failure;
 use crate::common::machine::now_ns;
 use crate::common::source::Arrivals;
@@ -55,8 +55,9 @@ pub fn live(server: &NatsServer, params: &Params) -> Result<Found, Failure> {
     let (warmup, counted) = params.chunks();
     std::thread::scope(|scope| {
         let passer = scope.spawn(|| pass_on(server, listener, warmup + counted, &ready));
-        let client = scope
-            .spawn(move || read(TcpStream::connect(address).map_err(failed)?, warmup, counted));
+        let client = scope.spawn(move || {
+            sample(TcpStream::connect(address).map_err(failed)?, b"|", (warmup, counted))
+        });
         is_ready.recv().map_err(failed)?;
         publish(server, params)?;
         passer.join().expect("it does not panic")?;
@@ -114,27 +115,6 @@ fn pass_on(
         Ok(())
     });
     passed.map_err(failed)?
-}
-
-/// Reads as a client.
-fn read(mut socket: TcpStream, warmup: u64, counted: u64) -> Result<Found, Failure> {
-    let (mut stamps, mut seen) = (Stamps::behind(b"|"), 0);
-    let mut samples_ns = Vec::with_capacity(counted as usize);
-    let mut buffer = vec![0; 64 << 10];
-    while seen < warmup + counted {
-        let count = socket.read(&mut buffer).map_err(failed)?;
-        let now = now_ns();
-        stamps.read(&buffer[..count], |planned_ns| {
-            seen += 1;
-            if seen > warmup {
-                samples_ns.push(u32::try_from(now - planned_ns).unwrap_or(u32::MAX));
-            }
-        });
-        if count == 0 {
-            return Err(failed("the connection has ended"));
-        }
-    }
-    Ok(Found { samples_ns, ..Found::default() })
 }
 
 /// Measures a reader of batches of records.

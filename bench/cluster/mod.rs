@@ -8,15 +8,17 @@ mod nats;
 mod ours;
 
 use std::ffi::OsString;
+use std::io::Read;
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use lexopt::{Arg, Parser};
+use lexopt::Parser;
 use serde_json::{Map, Value, json};
 use streamdoor::limits::CLUSTER_LINGER;
 
-use crate::common::machine::describe;
-use crate::common::params::{choice, number, seconds, usage};
+use crate::common::machine::{describe, now_ns};
+use crate::common::params::{choice, number, options, seconds, usage};
 use crate::common::pressure::Pressure;
 use crate::common::report::{histogram_of, latency_json, latency_text};
 use crate::common::{Failure, print};
@@ -112,18 +114,8 @@ impl Params {
             seed: 1,
             json: false,
         };
-        let mut parser = Parser::from_args(arguments);
-        while let Some(argument) = parser.next().map_err(usage)? {
-            match argument {
-                Arg::Long("help") | Arg::Short('h') => return Ok(None),
-                Arg::Long(name) => {
-                    let name = name.to_owned();
-                    params.accept(&name, &mut parser)?;
-                }
-                other => return Err(usage(other.unexpected())),
-            }
-        }
-        Ok(Some(params))
+        let is_run = options(arguments, |name, parser| params.accept(name, parser))?;
+        Ok(is_run.then_some(params))
     }
 
     fn accept(&mut self, name: &str, parser: &mut Parser) -> Result<(), Failure> {
@@ -234,6 +226,31 @@ impl Stamps {
         let keep = if at < keep && self.rest[at..].starts_with(self.mark) { at } else { keep };
         self.rest.drain(..keep);
     }
+}
+
+/// Reads as a client until all chunks have come. The mark stands before each stamp.
+fn sample(
+    mut socket: TcpStream,
+    mark: &'static [u8],
+    (warmup, counted): (u64, u64),
+) -> Result<Found, Failure> {
+    let (mut stamps, mut seen) = (Stamps::behind(mark), 0);
+    let mut samples_ns = Vec::with_capacity(counted as usize);
+    let mut buffer = vec![0; 64 << 10];
+    while seen < warmup + counted {
+        let count = socket.read(&mut buffer).map_err(failed)?;
+        let now = now_ns();
+        if count == 0 {
+            return Err(failed(format!("{seen} of {} chunks have come", warmup + counted)));
+        }
+        stamps.read(&buffer[..count], |planned_ns| {
+            seen += 1;
+            if seen > warmup {
+                samples_ns.push(u32::try_from(now - planned_ns).unwrap_or(u32::MAX));
+            }
+        });
+    }
+    Ok(Found { samples_ns, ..Found::default() })
 }
 
 fn failed(error: impl std::fmt::Display) -> Failure {

@@ -16,7 +16,7 @@ use streamdoor::stream::OnFull;
 use streamdoor::tool::ToolSpec;
 
 use super::nats::NatsServer;
-use super::{Found, Params, Stamps, failed, payload, stamp};
+use super::{Found, Params, failed, payload, sample, stamp};
 use crate::common::Failure;
 use crate::common::machine::now_ns;
 use crate::common::source::Arrivals;
@@ -153,28 +153,10 @@ pub fn live(nats: &NatsServer, params: &Params) -> Result<Found, Failure> {
         "origin_ns": now_ns() + 300_000_000,
     });
     let id = owner.execute("paced", arguments)?;
-    let mut socket = other.get(&format!("/v1/executions/{id}/events"))?;
-    let (mut stamps, mut seen) = (Stamps::behind(b"\"data\":\""), 0);
-    let mut samples_ns = Vec::with_capacity(counted as usize);
-    let mut buffer = vec![0; 64 << 10];
-    loop {
-        let count = socket.read(&mut buffer).map_err(failed)?;
-        let now = now_ns();
-        stamps.read(&buffer[..count], |planned_ns| {
-            seen += 1;
-            if seen > warmup {
-                samples_ns.push(u32::try_from(now - planned_ns).unwrap_or(u32::MAX));
-            }
-        });
-        if count == 0 {
-            break;
-        }
-    }
+    let socket = other.get(&format!("/v1/executions/{id}/events"))?;
+    let found = sample(socket, b"\"data\":\"", (warmup, counted))?;
     end(owner, other);
-    match seen == warmup + counted {
-        true => Ok(Found { samples_ns, ..Found::default() }),
-        false => Err(failed(format!("{seen} of {} chunks have come", warmup + counted))),
-    }
+    Ok(found)
 }
 
 /// Measures a client that reads an execution of the other node from its beginning.

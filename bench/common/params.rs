@@ -324,6 +324,29 @@ pub fn usage(error: lexopt::Error) -> Failure {
     Failure::Usage(error.to_string())
 }
 
+/// Passes each option to `accept`, which takes its value from the parser. Returns false if help is
+/// wanted.
+///
+/// # Errors
+/// Those of `accept`, and [`Failure::Usage`] for anything that is no option.
+pub fn options(
+    arguments: impl IntoIterator<Item = OsString>,
+    mut accept: impl FnMut(&str, &mut Parser) -> Result<(), Failure>,
+) -> Result<bool, Failure> {
+    let mut parser = Parser::from_args(arguments);
+    while let Some(argument) = parser.next().map_err(usage)? {
+        match argument {
+            Arg::Long("help") | Arg::Short('h') => return Ok(false),
+            Arg::Long(name) => {
+                let name = name.to_owned();
+                accept(&name, &mut parser)?;
+            }
+            other => return Err(usage(other.unexpected())),
+        }
+    }
+    Ok(true)
+}
+
 /// Returns the value of `option`.
 pub fn text(parser: &mut Parser, option: &str) -> Result<String, Failure> {
     let value = parser.value().map_err(usage)?;

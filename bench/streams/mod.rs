@@ -13,11 +13,11 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use lexopt::{Arg, Parser};
+use lexopt::Parser;
 use serde_json::{Map, Value, json};
 
 use crate::common::machine::{allow_descriptors, cpus_allowed, describe, pin_thread};
-use crate::common::params::{choice, number, seconds, text, two_cpus, usage};
+use crate::common::params::{choice, number, options, seconds, text, two_cpus, usage};
 use crate::common::pressure::Pressure;
 use crate::common::report::{histogram_of, latency_json, latency_text};
 use crate::common::serve::child::Usage;
@@ -142,18 +142,8 @@ impl Params {
             cpus: (first, cpus.get(1).copied().unwrap_or(first)),
             json: false,
         };
-        let mut parser = Parser::from_args(arguments);
-        while let Some(argument) = parser.next().map_err(usage)? {
-            match argument {
-                Arg::Long("help") | Arg::Short('h') => return Ok(None),
-                Arg::Long(name) => {
-                    let name = name.to_owned();
-                    params.accept(&name, &mut parser)?;
-                }
-                other => return Err(usage(other.unexpected())),
-            }
-        }
-        Ok(Some(params))
+        let is_run = options(arguments, |name, parser| params.accept(name, parser))?;
+        Ok(is_run.then_some(params))
     }
 
     fn accept(&mut self, name: &str, parser: &mut Parser) -> Result<(), Failure> {

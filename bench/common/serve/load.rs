@@ -3,14 +3,14 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use lexopt::{Arg, Parser};
+use lexopt::Parser;
 use streamdoor::reactor::{Choice, Idle};
 
 use super::child;
 use super::event::Format;
 use super::plan::STAMP_DIGITS;
 use crate::common::machine::cpus_allowed;
-use crate::common::params::{Rate, choice, in_range, number, seconds, text, usage};
+use crate::common::params::{Rate, choice, in_range, number, options, seconds, text};
 use crate::common::{BATCH_CHUNKS, Failure, print};
 
 const CONNECTIONS_MAX: u32 = 10_240;
@@ -103,21 +103,16 @@ impl Load {
         mut other: impl FnMut(&str, &mut Parser) -> Result<bool, Failure>,
     ) -> Result<Option<Load>, Failure> {
         let mut load = Load::new()?;
-        let mut parser = Parser::from_args(arguments);
-        while let Some(argument) = parser.next().map_err(usage)? {
-            match argument {
-                Arg::Long("help") | Arg::Short('h') => return Ok(None),
-                Arg::Long(name) => {
-                    let name = name.to_owned();
-                    if !load.accept(&name, &mut parser)? && !other(&name, &mut parser)? {
-                        return Err(Failure::Usage(format!("unknown option --{name}")));
-                    }
-                }
-                other => return Err(usage(other.unexpected())),
+        let is_run = options(arguments, |name, parser| {
+            match load.accept(name, parser)? || other(name, parser)? {
+                true => Ok(()),
+                false => Err(Failure::Usage(format!("unknown option --{name}"))),
             }
+        })?;
+        if is_run {
+            load.check()?;
         }
-        load.check()?;
-        Ok(Some(load))
+        Ok(is_run.then_some(load))
     }
 
     /// Starts a server of `bench serve`: parses its options, and with `--child` starts to answer
