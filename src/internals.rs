@@ -17,7 +17,7 @@
 //!      └──┬───┘
 //!       shard         agent  mcp  3  the embedded core  │ models and their tools │ messages of MCP
 //!         │           api         3  the documents of the HTTP API: values ↔ JSON
-//!         │           cluster     3  logs that every node of a cluster reads (not yet served)
+//!         │           cluster     3  logs that every node of a cluster reads
 //!         │           endpoint    4  bytes of a connection ↔ requests and replies
 //!         ├───────────────┘
 //!       server                    5  the guests of a shard: connections, workers, processes, …
@@ -25,7 +25,7 @@
 //!       client   door              6  asks a server from outside │ shares memory
 //!         │       │
 //!      upstream   │                6  MCP servers of others, whose tools are offered here
-//!        nats     │                6  the logs of a cluster on NATS JetStream (not yet served)
+//!        nats     │                6  the logs of a cluster on NATS JetStream
 //!                sim               7  tests only: a seeded world around shards
 //! ```
 //!
