@@ -152,7 +152,7 @@ pub trait Outlet<R: Reactor + 'static>: Sized + 'static {
         false
     }
     /// Answers a question for old chunks of an execution whose log a guest has. The answer is
-    /// [`Shard::answer_question`], now or later.
+    /// `Shard::answer_question`, now or later.
     fn look_back(_shard: &mut Shard<R, Self>, _question: Question) {
         unreachable!("no guest has the log of an execution");
     }
