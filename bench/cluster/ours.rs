@@ -45,7 +45,7 @@ fn start(
     folder: &Folder,
     linger: Duration,
 ) -> Result<OurNode, Failure> {
-    let new = NewNode::default();
+    let new = NewNode::new().map_err(failed)?;
     let mut shard = ServerShardConfig::default();
     shard.guests.cluster = Some(new.line());
     shard.journal = Some(JournalConfig::at(folder.0.join(name)));

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use async_nats::{Client, ConnectOptions, Event, ServerAddr};
 use futures_util::StreamExt;
+use futures_util::future::{self, Either};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
@@ -83,8 +84,6 @@ pub(super) enum Arrival {
 
 /// News for the node, which the machines do not need.
 pub(super) enum News {
-    /// A shard has sent a request, or the node has to stop.
-    Wake,
     /// The answer to a lookup.
     Located(u8, ExecutionId, Located),
     /// The place of an old chunk for a reader.
@@ -421,9 +420,14 @@ impl Driver {
         });
     }
 
-    /// Waits until something has come, or is due, or `time` has passed. `give` gets what followers
-    /// are given.
-    pub async fn wait(&mut self, time: Duration, give: &mut dyn FnMut(To<'_>, Given<'_>)) {
+    /// Waits until something has come, or is due, or `time` has passed, or the caller is `woken`.
+    /// `give` gets what followers are given.
+    pub async fn wait(
+        &mut self,
+        time: Duration,
+        woken: impl Future<Output = ()>,
+        give: &mut dyn FnMut(To<'_>, Given<'_>),
+    ) {
         let now = Clock::now();
         let deadlines = [self.lease.deadline(), Some(self.look_at), Some(now + time)];
         let mirrors = self.mirrors.values().filter_map(Mirror::deadline);
@@ -433,10 +437,15 @@ impl Driver {
         let of_logs = mirrors.chain(readers).chain(histories).chain(closers);
         let all = deadlines.into_iter().flatten().chain(of_logs);
         let left = all.min().map_or(time, |deadline| deadline.since(now));
-        let Ok(Some(first)) = tokio::time::timeout(left, self.arrivals.recv()).await else {
-            return;
+        let come = async {
+            match future::select(pin!(self.arrivals.recv()), pin!(woken)).await {
+                Either::Left((arrival, _)) => arrival,
+                Either::Right(_) => None,
+            }
         };
-        self.take(first, give);
+        if let Ok(Some(first)) = tokio::time::timeout(left, come).await {
+            self.take(first, give);
+        }
         while let Ok(next) = self.arrivals.try_recv() {
             self.take(next, give);
         }

@@ -5,14 +5,15 @@
 //! - [`link`]: the verbs of the cluster, each bounded in time.
 //! - [`driver`]: runs the machines of one node.
 //! - [`node`]: the thread of a node, between the driver and the shards of a server. `source` reads
-//!   rings into mirrors, at the pace of `pace`. `orphans` ends the executions of lost nodes, and
-//!   `asks` has the questions of nodes to each other.
+//!   rings into mirrors, and `bell` wakes the thread. `orphans` ends the executions of lost nodes,
+//!   and `asks` has the questions of nodes to each other.
 //! - [`connect`]: settings of the connection. [`secret`]: the file that all nodes have.
 //! - [`permissions`]: the subjects of a node. [`inspect`]: a look at a cluster, for an operator.
 //!
 //! Tests: `tests/nats.rs`, with real servers.
 
 mod asks;
+mod bell;
 pub mod connect;
 pub mod driver;
 pub mod inspect;
@@ -20,7 +21,6 @@ pub mod link;
 pub mod names;
 pub mod node;
 mod orphans;
-mod pace;
 pub mod permissions;
 pub mod secret;
 mod source;

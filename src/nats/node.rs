@@ -1,9 +1,9 @@
 //! A node of a cluster: a thread with the connection to NATS, between the shards of a server and
 //! the machines.
 //!
-//! The thread reads the rings of the executions that run here once in a millisecond. It never makes
-//! a shard wait. Requests of shards come through one bounded queue. Messages to a shard go into its
-//! mailbox. One that is full is tried again, and the messages stay in order.
+//! The thread reads the rings of the executions that run here. It never makes a shard wait.
+//! Requests of shards come through one bounded queue. Messages to a shard go into its mailbox. One
+//! that is full is tried again, and the messages stay in order.
 //!
 //! Nothing of an execution is written before the node has its lease. Others may therefore trust a
 //! lease: an entry of a node without one is that of a lost node. While NATS is away, the leases of
@@ -11,20 +11,20 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::fmt;
+use std::io::PipeReader;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use async_nats::{ConnectOptions, ServerAddr};
-use tokio::sync::mpsc;
 
 use super::asks::{self, CancelAsk};
+use super::bell::Bell;
 use super::driver::{Arrival, Driver, News, To, stored};
 use super::link::{Link, LinkError};
 use super::names::Names;
 use super::orphans::Orphans;
-use super::pace::Pace;
 use super::source::Source;
 use crate::base::{ExecutionId, Instant};
 use crate::cluster::directory::{Entry, EntryState, Tag};
@@ -36,15 +36,13 @@ use crate::cluster::record::Incarnation;
 use crate::cluster::seek::{Seek, level};
 use crate::endpoint::Elsewhere;
 use crate::limits;
-use crate::reactor::{Clock, random_bytes};
+use crate::reactor::waker::WakeListener;
+use crate::reactor::{Clock, Waker, random_bytes};
 use crate::server::{
     ClusterLine, Found, FromCluster, Located, Mirrored, NodeCounters, NodeStatus, ReaderName,
     ServerHandle, ToCluster,
 };
 use crate::shard::CallError;
-
-/// A pause that the runtime can make. Its clock counts in milliseconds.
-const PAUSE_MIN: Duration = Duration::from_millis(10);
 
 /// The settings of a node.
 #[derive(Clone)]
@@ -63,7 +61,7 @@ pub struct NodeOptions {
     pub secret: Arc<[u8]>,
     /// Time for which the node counts as alive after it has renewed its lease.
     pub lease: Duration,
-    /// The pause between two looks at the rings of executions that publish.
+    /// The shortest time between two records of an execution.
     pub linger: Duration,
     /// True if a node that cannot renew its lease fails its executions, before others do.
     pub stops_if_cut_off: bool,
@@ -73,6 +71,8 @@ pub struct NodeOptions {
 pub struct NewNode {
     line: Arc<Line>,
     requests: Receiver<ToCluster>,
+    /// The thread's end of its bell, with the pipe that rings.
+    bell: (WakeListener, PipeReader),
 }
 
 /// A running node. Dropping it ends the node.
@@ -86,22 +86,24 @@ pub struct Node {
 /// The line of the shards to the thread.
 struct Line {
     requests: SyncSender<ToCluster>,
-    /// The way to wake the thread, once it runs.
-    wake: Mutex<Option<mpsc::Sender<Arrival>>>,
+    /// Wakes the thread.
+    waker: Waker,
     status: Mutex<NodeStatus>,
 }
 
 impl ClusterLine for Line {
     fn send(&self, request: ToCluster) -> Result<(), ToCluster> {
         let sent = self.requests.try_send(request);
-        if let Some(wake) = &*self.wake.lock().unwrap_or_else(std::sync::PoisonError::into_inner) {
-            let _ = wake.try_send(Arrival::News(News::Wake)); // A full queue wakes it, too.
-        }
+        self.waker.wake();
         match sent {
             Ok(()) => Ok(()),
             Err(TrySendError::Full(request)) => Err(request),
             Err(TrySendError::Disconnected(_)) => Ok(()), // The node has ended: nothing answers.
         }
+    }
+
+    fn waker(&self) -> Option<Waker> {
+        Some(self.waker.clone())
     }
 
     fn status(&self) -> NodeStatus {
@@ -115,16 +117,20 @@ impl fmt::Debug for Line {
     }
 }
 
-impl Default for NewNode {
-    fn default() -> NewNode {
-        let (sender, requests) = sync_channel(limits::CLUSTER_MAILBOX);
-        let status = Mutex::default();
-        let line = Arc::new(Line { requests: sender, wake: Mutex::default(), status });
-        NewNode { line, requests }
-    }
-}
-
 impl NewNode {
+    /// Makes the line of a node.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn new() -> std::io::Result<NewNode> {
+        let (sender, requests) = sync_channel(limits::CLUSTER_MAILBOX);
+        let (pipe, doorbell) = std::io::pipe()?;
+        let listener = WakeListener::with_pipe(doorbell);
+        let (waker, status) = (listener.waker(), Mutex::default());
+        let line = Arc::new(Line { requests: sender, waker, status });
+        Ok(NewNode { line, requests, bell: (listener, pipe) })
+    }
+
     /// The line for the settings of the shards.
     pub fn line(&self) -> Arc<dyn ClusterLine> {
         Arc::clone(&self.line) as Arc<dyn ClusterLine>
@@ -141,7 +147,7 @@ impl NewNode {
         shards: Vec<ServerHandle>,
         tell: impl Fn(&NodeEvent<'_>) + Send + 'static,
     ) -> std::io::Result<Node> {
-        let NewNode { line, requests } = self;
+        let NewNode { line, requests, bell: (listener, pipe) } = self;
         let (stop, stopped) = sync_channel(1);
         let mut drawn = [0; 8];
         random_bytes(&mut drawn)?;
@@ -154,10 +160,13 @@ impl NewNode {
                 return tell(&NodeEvent::Failed("no runtime"));
             };
             let all = async {
+                let Ok(bell) = Bell::new(listener, pipe) else {
+                    return tell(&NodeEvent::Failed("no descriptor"));
+                };
                 if let Some(driver) = connect(&options, incarnation, &stopped, &tell).await {
                     let run =
                         Run::new(options, incarnation, driver, theirs, shards, Box::new(tell));
-                    run.go_on(&requests, &stopped).await;
+                    run.go_on(&bell, &requests, &stopped).await;
                 }
             };
             tokio::task::LocalSet::new().block_on(&runtime, all);
@@ -197,6 +206,7 @@ impl Node {
 
     fn end(&mut self) {
         let _ = self.stop.try_send(());
+        self.line.waker.wake();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join(); // It has reported its panic.
         }
@@ -312,32 +322,22 @@ impl Run {
     }
 
     /// Runs until the node has to stop, and then until its logs have their ends, for a while.
-    async fn go_on(mut self, requests: &Receiver<ToCluster>, stopped: &Receiver<()>) {
-        let wake = self.driver.sender();
-        let lines = &self.line.wake;
-        *lines.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(wake.clone());
+    async fn go_on(mut self, bell: &Bell, requests: &Receiver<ToCluster>, stopped: &Receiver<()>) {
         let NodeOptions { node, secret, .. } = self.options.clone();
         if let Some(retention) = retention_of(self.driver.link()).await {
             self.entry_time = retention + 10 * limits::CLUSTER_LEASE;
         }
-        asks::hear(self.driver.link().clone(), (node, secret), wake.clone());
-        let Ok(pace) = Pace::start(wake.clone()) else {
-            return (self.tell)(&NodeEvent::Failed("no thread"));
-        };
+        asks::hear(self.driver.link().clone(), (node, secret), self.driver.sender());
         let mut until = None;
         loop {
             self.take_requests(requests);
-            let mut pause = self.turn();
-            if pause < PAUSE_MIN {
-                pace.wake_after(pause);
-                pause = PAUSE_MIN;
-            }
+            let pause = self.turn();
             let (live, old) = (&mut self.live, &mut self.old);
             let mut give = |to: To<'_>, given: Given<'_>| match to {
                 To::Followers(tag) => live.entry(tag.clone()).or_default().push(Piece::of(given)),
                 To::Reader(name) => old.entry(name).or_default().push(Piece::of(given)),
             };
-            self.driver.wait(pause, &mut give).await;
+            self.driver.wait(pause, bell.rung(pause), &mut give).await;
             self.take_news();
             self.pass_on();
             match until {
@@ -371,7 +371,7 @@ impl Run {
                 self.begin(mirrored, now);
             }
         }
-        let is_lively = self.read_sources(now);
+        let look_at = self.read_sources(now);
         self.driver.turn();
         for (tag, mirror) in self.driver.take_done() {
             self.finish(&tag, &mirror, now);
@@ -381,12 +381,10 @@ impl Run {
         if now >= self.status_at {
             self.tell_status(now);
         }
-        match (self.sources.is_empty(), is_lively) {
-            _ if self.outbox.iter().any(|messages| !messages.is_empty()) => self.options.linger,
-            (true, _) => limits::CLUSTER_LOOK_INTERVAL,
-            (false, true) => self.options.linger,
-            (false, false) => limits::CLUSTER_LINGER_QUIET,
-        }
+        let is_busy = self.outbox.iter().any(|messages| !messages.is_empty());
+        let again_at = is_busy.then(|| now + limits::CLUSTER_SEND_AGAIN);
+        let due_at = [look_at, again_at].into_iter().flatten().min();
+        due_at.map_or(limits::CLUSTER_LOOK_INTERVAL, |at| at.since(now))
     }
 
     /// Notices that the lease may soon be over for others, and that it is held again. Only the
@@ -413,26 +411,26 @@ impl Run {
         self.share_buffer();
     }
 
-    /// Gives each mirror its part of the memory for what waits for the log.
+    /// Gives each mirror its part of the memory for what waits for the log. One whose source can
+    /// wait always has enough for what it takes until then.
     fn share_buffer(&mut self) {
         let count = self.sources.len().max(1) as u64;
         let part = limits::CLUSTER_BUFFER_BYTES_MAX / count;
         let part = part.min(limits::CLUSTER_PENDING_BYTES_MAX.into()) as u32;
-        for tag in self.sources.keys() {
-            self.driver.mirror(tag).set_pending_bytes_max(part);
+        for (tag, source) in &self.sources {
+            let least = if source.reads_disk() { 4 * limits::CLUSTER_RECORD_BYTES_MAX } else { 0 };
+            self.driver.mirror(tag).set_pending_bytes_max(part.max(least));
         }
     }
 
-    /// Reads the rings of all executions. Returns true if one of them has moved lately.
-    fn read_sources(&mut self, now: Instant) -> bool {
-        let mut is_lively = false;
-        let Run { sources, driver, writings, .. } = self;
+    /// Reads the rings of all executions that have something. Returns the time of the next look.
+    fn read_sources(&mut self, now: Instant) -> Option<Instant> {
+        let Run { sources, driver, writings, options, .. } = self;
         let mut over = Vec::new();
         for (tag, source) in &mut *sources {
             let mirror = driver.mirror(tag);
             let before = source.expected;
-            let has_ended = source.read(mirror, now);
-            is_lively |= source.is_lively(now);
+            let has_ended = source.look(mirror, options.linger, now);
             if source.expected != before
                 && let Some(writing) = writings.get_mut(tag)
             {
@@ -447,7 +445,7 @@ impl Run {
         for tag in over {
             sources.remove(&tag);
         }
-        is_lively
+        sources.values().filter_map(Source::look_at).min()
     }
 
     /// Lets go of an execution whose log has its end, or will never have the end of its owner.
@@ -624,7 +622,6 @@ impl Run {
         let now = Clock::now();
         for news in self.driver.take_news() {
             match news {
-                News::Wake => {}
                 News::Located(shard, execution, mut located) => {
                     let counters = &mut self.status.counters;
                     *match &located {

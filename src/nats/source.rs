@@ -1,8 +1,14 @@
 //! The source of a mirror: reads the ring of an execution of this node into its mirror.
 //!
+//! A source that finds nothing sleeps until its shard wakes it. One that finds something looks
+//! again after the linger, which bounds the number of its records. The first chunk after a pause is
+//! therefore not held back, and a tool that publishes all the time rings no bell.
+//!
 //! It gates nobody. If the ring has overwritten something before it came, and no disk has it, the
 //! log gets a gap. A gap of a log says what is missing of each kind. The ring knows that as long as
 //! it does not move on. Until it can be said, chunks are added to the gap.
+
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -23,43 +29,92 @@ pub(super) struct Source {
     gap: Option<(GapReason, Totals)>,
     /// The number of chunks that the tool will publish, if it has said so.
     pub expected: Option<u64>,
-    /// The time at which it was given something last.
-    moved_at: Instant,
+    next: Next,
+}
+
+/// The cause of the next look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    /// The time.
+    At(Instant),
+    /// The shard: something has come.
+    Woken,
+    /// The log: it has taken enough of what waits.
+    Stored,
+}
+
+/// The result of a look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    Nothing,
+    /// Everything that there was.
+    Something,
+    /// More than one look takes.
+    More,
+    /// More than the mirror takes now.
+    TooMuch,
+    End,
 }
 
 impl Source {
     pub fn new(execution: ExecutionId, subscriber: Subscriber, now: Instant) -> Source {
-        Source { execution, subscriber, gap: None, expected: None, moved_at: now }
+        let next = Next::At(now);
+        Source { execution, subscriber, gap: None, expected: None, next }
     }
 
-    /// True if it was given something within the last second.
-    pub fn is_lively(&self, now: Instant) -> bool {
-        now.since(self.moved_at) < limits::CLUSTER_SILENCE
+    /// True if everything that the ring forgets is on a disk.
+    pub fn reads_disk(&self) -> bool {
+        self.subscriber.reads_disk()
     }
 
-    /// Reads what there is. Returns true at the end.
-    pub fn read(&mut self, mirror: &mut Mirror, now: Instant) -> bool {
-        // What the log does not take now stays on the disk, if there is one.
-        let waits =
-            |mirror: &Mirror| mirror.pending_bytes() > limits::CLUSTER_PENDING_BYTES_MAX / 4;
-        for _ in 0..limits::CLUSTER_CHUNKS_PER_LOOK {
-            if self.subscriber.reads_disk() && waits(mirror) {
-                return false;
+    /// The time of the next look, if it does not wait for somebody else.
+    pub fn look_at(&self) -> Option<Instant> {
+        match self.next {
+            Next::At(at) => Some(at),
+            Next::Woken | Next::Stored => None,
+        }
+    }
+
+    /// Looks into the ring, if it is time. Returns true at the end.
+    pub fn look(&mut self, mirror: &mut Mirror, linger: Duration, now: Instant) -> bool {
+        let is_due = match self.next {
+            Next::At(at) => at <= now,
+            Next::Woken => self.subscriber.was_woken(),
+            Next::Stored => !mirror.is_full(),
+        };
+        if !is_due {
+            return false;
+        }
+        let found = self.read(mirror);
+        self.next = match found {
+            Found::Nothing if self.subscriber.rest() => Next::Woken,
+            Found::Nothing | Found::More | Found::End => Next::At(now),
+            Found::Something => Next::At(now + linger),
+            Found::TooMuch => Next::Stored,
+        };
+        found == Found::End
+    }
+
+    fn read(&mut self, mirror: &mut Mirror) -> Found {
+        for count in 0..limits::CLUSTER_CHUNKS_PER_LOOK {
+            // What the log does not take now stays on the disk, if there is one.
+            if self.subscriber.reads_disk() && mirror.is_full() {
+                return Found::TooMuch;
             }
             let Source { subscriber, expected, .. } = self;
             let (chunk, note) = match subscriber.poll() {
-                None => return false,
+                None if count == 0 => return Found::Nothing,
+                None => return Found::Something,
                 Some(Delivery::End(ended)) => {
                     let (details, published) = (details_of(&ended), ended.end.published);
                     self.settle_at_end(mirror, published);
                     mirror.push_end(&details.encode());
-                    return true;
+                    return Found::End;
                 }
                 Some(Delivery::Gap(gap)) => {
                     let missed = Totals { chunks: gap.chunk_count, bytes: gap.byte_count };
                     let before = self.gap.take().map_or(Totals::ZERO, |(_, missed)| missed);
                     self.gap = Some((gap.reason, before + missed));
-                    self.moved_at = now;
                     self.settle_at_next(mirror);
                     continue;
                 }
@@ -76,7 +131,6 @@ impl Source {
                 }
                 Some(Delivery::Chunk(chunk)) => (Some((chunk.seq, chunk.data.len())), None),
             };
-            self.moved_at = now;
             if let Some(note) = note {
                 push_note(mirror, NoteKind::Progress, &note);
             }
@@ -85,7 +139,7 @@ impl Source {
                 self.settle_at_next(mirror);
             }
         }
-        false
+        Found::More
     }
 
     /// Tells the mirror of the gap, if the ring says what is before the next chunk.

@@ -18,10 +18,12 @@
 //! - `disk` has the values of files, `disk_files.rs` their system calls. `disk_claim.rs` and
 //!   `file_system.rs` check a directory before its use, and `private_file.rs` a file with secrets.
 //! - `disk_thread.rs` and `disk_table.rs` are shared by `polled_disk.rs` and `uring_disk.rs`.
-//! - `watch` observes the machine's memory, separately from all that.
+//! - `watch` observes the machine's memory, separately from all that. `alarm` is a timer for a
+//!   thread with a runtime of its own.
 //!
 //! Tests: `sim/contract/` runs one list against all three backends.
 
+pub mod alarm;
 pub(crate) mod clock;
 mod connecting;
 mod counters;

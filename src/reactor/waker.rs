@@ -1,4 +1,4 @@
-//! Ends another thread's wait: an eventfd behind one atomic word.
+//! Ends another thread's wait: an eventfd, or a pipe, behind one atomic word.
 //!
 //! The word has three states, and every step on it is a read-modify-write, so all steps of all
 //! threads stand in one order:
@@ -29,7 +29,7 @@
 //! is a swap and a `write(2)`, hence fit for signal handlers that save errno.
 
 use std::fs::File;
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, PipeWriter, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -41,7 +41,7 @@ const NOTIFIED: u32 = 2;
 #[derive(Debug)]
 struct WakerShared {
     state: AtomicU32,
-    /// The eventfd, or `None` in the simulator, where no thread blocks.
+    /// The eventfd or the pipe, or `None` in the simulator, where no thread blocks.
     doorbell: Option<File>,
     /// The ring in which an io_uring reactor blocks: others may wake it there instead.
     ring: Option<OwnedFd>,
@@ -91,7 +91,8 @@ impl WakerShared {
             match doorbell.write(&1u64.to_ne_bytes()) {
                 Ok(8) => return,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                other => panic!("an eventfd of our own refused a wake-up: {other:?}"),
+                Err(error) if error.kind() == ErrorKind::BrokenPipe => return, // It reads no more.
+                other => panic!("a descriptor of our own refused a wake-up: {other:?}"),
             }
         }
     }
@@ -125,6 +126,12 @@ impl WakeListener {
         // SAFETY: just made, and not owned elsewhere.
         let owned = unsafe { OwnedFd::from_raw_fd(raw) };
         Ok(WakeListener::new(Some(File::from(owned)), ring))
+    }
+
+    /// Makes the listener of a thread that waits for the other end of this pipe, and reads what
+    /// comes. Each byte says the same.
+    pub fn with_pipe(doorbell: PipeWriter) -> WakeListener {
+        WakeListener::new(Some(File::from(OwnedFd::from(doorbell))), None)
     }
 
     /// Makes the listener of a thread that never blocks.
@@ -213,6 +220,19 @@ mod tests {
         let mut doorbell = listener.shared.doorbell.as_ref().unwrap();
         doorbell.read_exact(&mut count).unwrap(); // Would hang without a ring.
         assert_eq!(u64::from_ne_bytes(count), 1);
+        assert!(listener.take());
+    }
+
+    #[test]
+    fn a_pipe_is_rung_like_an_eventfd_and_may_be_gone() {
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        let listener = WakeListener::with_pipe(writer);
+        assert!(listener.try_block());
+        listener.waker().wake();
+        reader.read_exact(&mut [0; 8]).unwrap(); // Would hang without a ring.
+        assert!(listener.take() && listener.try_block());
+        drop(reader);
+        listener.waker().wake();
         assert!(listener.take());
     }
 

@@ -126,7 +126,7 @@ async fn until(
     loop {
         for node in nodes.iter_mut() {
             node.turn();
-            node.wait(Duration::from_millis(1), &mut { give }).await;
+            node.wait(Duration::from_millis(1), std::future::pending(), &mut { give }).await;
         }
         let seen = seen.borrow();
         assert!(seen.wrong.is_empty(), "{:?}", &seen.wrong[..1]);

@@ -84,7 +84,8 @@ impl ClusterSetup {
             linger: settings.cluster_linger.0,
             stops_if_cut_off: settings.cluster_isolated == Isolated::Stop,
         };
-        Ok(Some(ClusterSetup { new: NewNode::default(), options }))
+        let new = NewNode::new().map_err(|error| wrong(error.to_string()))?;
+        Ok(Some(ClusterSetup { new, options }))
     }
 
     /// Makes the shards a node.

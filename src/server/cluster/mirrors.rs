@@ -25,7 +25,8 @@ pub(super) fn attach<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
             continue;
         }
         let spec = SubscribeSpec { policy: Policy::Replay, ..SubscribeSpec::default() };
-        match shard.subscribe_for_shard(id, spec, None) {
+        let waker = shard.guests.cluster.waker();
+        match shard.subscribe_for_shard(id, spec, waker) {
             Ok(subscriber) => {
                 let entry = entry_of(shard, id);
                 let mirrored = Box::new(Mirrored { execution: id, entry, subscriber });

@@ -30,7 +30,7 @@ use std::sync::Arc;
 
 use crate::base::{ExecutionId, Handle, Instant, SubscriberId};
 use crate::limits;
-use crate::reactor::Reactor;
+use crate::reactor::{Reactor, Waker};
 use crate::server::ServerShard;
 use crate::server::hub::clock::earlier;
 #[cfg(test)]
@@ -75,6 +75,11 @@ impl Cluster {
     #[inline]
     pub fn is_on(&self) -> bool {
         self.line.is_some()
+    }
+
+    /// Wakes the thread that reads the rings.
+    fn waker(&self) -> Option<Waker> {
+        self.line.as_ref()?.waker()
     }
 
     /// The numbers of the node, which all shards of the server share. `None`: it is alone.

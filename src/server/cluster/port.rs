@@ -9,6 +9,7 @@ use crate::cluster::follow::Landmark;
 use crate::cluster::piece::Piece;
 use crate::cluster::record::Incarnation;
 use crate::endpoint::Elsewhere;
+use crate::reactor::Waker;
 use crate::server::ServerHandle;
 use crate::server::peers::ToPeer;
 use crate::shard::{CallError, Subscriber};
@@ -20,6 +21,11 @@ pub trait ClusterLine: Send + Sync + fmt::Debug {
     /// # Errors
     /// The request, if there is no room for it now.
     fn send(&self, request: ToCluster) -> Result<(), ToCluster>;
+
+    /// Wakes the thread; `None` if there is none.
+    fn waker(&self) -> Option<Waker> {
+        None
+    }
 
     /// The numbers of the node, a second old at most.
     fn status(&self) -> NodeStatus {
