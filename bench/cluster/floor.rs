@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use streamdoor::nats::connect::blocking;
 
 use super::nats::NatsServer;
-use super::{Found, Params, failed, payload, sample, stamp};
+use super::{Found, Params, failed, payload, sample, stamp, wait_until};
 use crate::common::Failure;
 use crate::common::machine::now_ns;
 use crate::common::source::Arrivals;
@@ -74,9 +74,7 @@ fn publish(server: &NatsServer, params: &Params) -> Result<(), Failure> {
         let (mut expected, mut left) = (0, warmup + counted);
         let mut planned_ns = origin_ns + arrivals.next_ns();
         while left > 0 {
-            while now_ns() < planned_ns {
-                std::hint::spin_loop();
-            }
+            wait_until(planned_ns);
             let mut record = Vec::new();
             while left > 0 && planned_ns <= now_ns() && record.len() < RECORD_BYTES_MAX {
                 stamp(&mut bytes, planned_ns);

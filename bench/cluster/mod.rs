@@ -186,6 +186,13 @@ fn stamp(payload: &mut [u8], planned_ns: u64) {
     payload[..STAMP_DIGITS].copy_from_slice(digits.as_bytes());
 }
 
+/// Waits like a slow tool, which leaves the processor to others.
+fn wait_until(planned_ns: u64) {
+    while now_ns() < planned_ns {
+        std::thread::sleep(Duration::from_micros(20));
+    }
+}
+
 /// A payload of text.
 fn payload(size_bytes: usize) -> Vec<u8> {
     (0..size_bytes).map(|at| b'a' + (at % 26) as u8).collect()

@@ -16,7 +16,7 @@ use streamdoor::stream::OnFull;
 use streamdoor::tool::ToolSpec;
 
 use super::nats::NatsServer;
-use super::{Found, Params, failed, payload, sample, stamp};
+use super::{Found, Params, failed, payload, sample, stamp, wait_until};
 use crate::common::Failure;
 use crate::common::machine::now_ns;
 use crate::common::source::Arrivals;
@@ -83,9 +83,7 @@ fn set_up(shard: &mut ServerShard) {
         let (mut bytes, origin_ns) = (payload(number("size") as usize), number("origin_ns"));
         for _ in 0..number("chunks") {
             let planned_ns = origin_ns + arrivals.next_ns();
-            while now_ns() < planned_ns {
-                std::thread::sleep(Duration::from_micros(20));
-            }
+            wait_until(planned_ns);
             stamp(&mut bytes, planned_ns);
             out.send(&bytes)?;
         }

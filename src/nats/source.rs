@@ -1,8 +1,9 @@
 //! The source of a mirror: reads the ring of an execution of this node into its mirror.
 //!
-//! A source that finds nothing sleeps until its shard wakes it. One that finds something looks
-//! again after the linger, which bounds the number of its records. The first chunk after a pause is
-//! therefore not held back, and a tool that publishes all the time rings no bell.
+//! Between two looks there is the linger, which bounds the number of records. A source that finds
+//! one chunk at most sleeps until its shard wakes it. One that finds more looks again by itself.
+//! The first chunk after a pause is thus not held back, and a tool that publishes all the time
+//! rings no bell.
 //!
 //! It gates nobody. If the ring has overwritten something before it came, and no disk has it, the
 //! log gets a gap. A gap of a log says what is missing of each kind. The ring knows that as long as
@@ -37,8 +38,8 @@ pub(super) struct Source {
 enum Next {
     /// The time.
     At(Instant),
-    /// The shard: something has come.
-    Woken,
+    /// The shard: something has come. It has to wait until this time.
+    Woken(Instant),
     /// The log: it has taken enough of what waits.
     Stored,
 }
@@ -46,9 +47,10 @@ enum Next {
 /// The result of a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
-    Nothing,
+    /// One delivery at most.
+    Little,
     /// Everything that there was.
-    Something,
+    Much,
     /// More than one look takes.
     More,
     /// More than the mirror takes now.
@@ -71,15 +73,20 @@ impl Source {
     pub fn look_at(&self) -> Option<Instant> {
         match self.next {
             Next::At(at) => Some(at),
-            Next::Woken | Next::Stored => None,
+            Next::Woken(_) | Next::Stored => None,
         }
     }
 
     /// Looks into the ring, if it is time. Returns true at the end.
     pub fn look(&mut self, mirror: &mut Mirror, linger: Duration, now: Instant) -> bool {
+        if let Next::Woken(at) = self.next
+            && self.subscriber.was_woken()
+        {
+            self.next = Next::At(at);
+        }
         let is_due = match self.next {
             Next::At(at) => at <= now,
-            Next::Woken => self.subscriber.was_woken(),
+            Next::Woken(_) => false,
             Next::Stored => !mirror.is_full(),
         };
         if !is_due {
@@ -87,9 +94,9 @@ impl Source {
         }
         let found = self.read(mirror);
         self.next = match found {
-            Found::Nothing if self.subscriber.rest() => Next::Woken,
-            Found::Nothing | Found::More | Found::End => Next::At(now),
-            Found::Something => Next::At(now + linger),
+            Found::Little if self.subscriber.rest() => Next::Woken(now + linger),
+            Found::Little | Found::Much => Next::At(now + linger),
+            Found::More | Found::End => Next::At(now),
             Found::TooMuch => Next::Stored,
         };
         found == Found::End
@@ -103,8 +110,8 @@ impl Source {
             }
             let Source { subscriber, expected, .. } = self;
             let (chunk, note) = match subscriber.poll() {
-                None if count == 0 => return Found::Nothing,
-                None => return Found::Something,
+                None if count <= 1 => return Found::Little,
+                None => return Found::Much,
                 Some(Delivery::End(ended)) => {
                     let (details, published) = (details_of(&ended), ended.end.published);
                     self.settle_at_end(mirror, published);
