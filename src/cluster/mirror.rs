@@ -233,6 +233,11 @@ impl Mirror {
         self.pending_bytes
     }
 
+    /// True if it was given the end.
+    pub fn has_end(&self) -> bool {
+        self.end.is_some()
+    }
+
     /// True if so much waits for the log that a source that can wait should.
     pub fn is_full(&self) -> bool {
         self.pending_bytes > (self.pending_bytes_max / 4).max(CLUSTER_RECORD_BYTES)

@@ -145,9 +145,15 @@ pub const ERROR_CODES: &[ErrorCode] = &[
     ),
     row(
         Status::BAD_REQUEST,
+        "no_cluster",
+        "The execution asks for the durability `replicated`, and no log of a cluster takes it.",
+        "Ask for `synced`, or start the server as a node of a cluster. Only tools are replicated.",
+    ),
+    row(
+        Status::BAD_REQUEST,
         "nothing_kept",
         "An option of the execution waits for the disk, and nothing of it is kept there.",
-        "Ask for the durability `written` or `synced`, or leave the option out.",
+        "Ask for a durability other than `none`, or leave the option out.",
     ),
     row(
         Status::BAD_REQUEST,

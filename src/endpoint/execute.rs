@@ -90,9 +90,9 @@ pub(super) const MEASURED: Field = Field::new(
 
 pub(super) const DURABLE: Field = Field::new(
     "durability",
-    Shape::Choice(&["none", "written", "synced"]),
-    "The promise for the chunks: none, kept through the end of the server's process, or kept \
-     through a power cut. Default: set by the server.",
+    Shape::Choice(&["none", "written", "synced", "replicated"]),
+    "The promise for the chunks: none, kept through the end of the server's process, kept through \
+     a power cut, or in the log of the cluster. Default: set by the server.",
 );
 pub(super) const DELIVERED: Field = Field::new(
     "deliver",

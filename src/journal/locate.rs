@@ -295,7 +295,7 @@ impl Journal {
         let durability = kept.living.as_ref().map(|living| living.durability);
         match self.fault() {
             None => self.commit.written(),
-            Some(Fault::Write(_)) if durability != Some(Durability::Synced) => {
+            Some(Fault::Write(_)) if !durability.is_some_and(Durability::is_synced) => {
                 self.commit.written()
             }
             Some(_) if planted(Planted::UnsyncedServed) => self.commit.written(),

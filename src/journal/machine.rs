@@ -173,7 +173,7 @@ impl Journal {
         let name = self.catalogue.insert(kept);
         let part = self.part_of(name);
         self.table.parts[part as usize].opened = place(lsn, bytes);
-        self.touch(name, durability == Durability::Synced, false);
+        self.touch(name, durability.is_synced(), false);
         Ok(name)
     }
 
@@ -241,7 +241,7 @@ impl Journal {
             return false;
         }
         let living = self.living(name);
-        let (position, is_awaited) = (living.position, living.durability == Durability::Synced);
+        let (position, is_awaited) = (living.position, living.durability.is_synced());
         let id = self.catalogue.get(name).expect("it is running").id;
         self.scratch.clear();
         Ended { id, ended_us: moment.wall_us, details }.encode(&mut self.scratch);
@@ -431,7 +431,7 @@ impl Journal {
         let Some(living) = &kept.living else { return Some(kept.next_seq) };
         Some(match living.durability {
             Durability::None | Durability::Written => living.written_seq,
-            Durability::Synced => living.synced_seq,
+            Durability::Synced | Durability::Replicated => living.synced_seq,
         })
     }
 
@@ -462,7 +462,7 @@ impl Journal {
                 }
                 Level::Synced => {
                     living.synced_seq = living.synced_seq.max(touch.until_seq);
-                    living.durability == Durability::Synced
+                    living.durability.is_synced()
                 }
             };
             if is_reached && !living.is_news {
@@ -568,7 +568,7 @@ impl Journal {
                 let row = RunRow { first_seq, bytes_before, ..RunRow::at(name.number, lsn) };
                 self.begin_run(name, row);
             }
-            let is_awaited = self.living(name).durability == Durability::Synced;
+            let is_awaited = self.living(name).durability.is_synced();
             self.touch(name, is_awaited, false);
             return true;
         }

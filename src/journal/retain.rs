@@ -189,7 +189,7 @@ impl Journal {
         let lsn = kept.opened.lsn;
         let living = kept.living.as_mut().expect("it has not ended");
         (living.details, living.amended_until) = (details, until);
-        let is_awaited = living.durability == Durability::Synced;
+        let is_awaited = living.durability.is_synced();
         self.touch(name, is_awaited, false);
         Ok(lsn)
     }

@@ -4,9 +4,10 @@
 //! - [`names`]: streams, buckets and subjects. [`stores`]: how they are made, and compared.
 //! - [`link`]: the verbs of the cluster, each bounded in time.
 //! - [`driver`]: runs the machines of one node.
-//! - [`node`]: the thread of a node, between the driver and the shards of a server. `source` reads
-//!   rings into mirrors, and `bell` wakes the thread. `orphans` ends the executions of lost nodes,
-//!   and `asks` has the questions of nodes to each other.
+//! - [`node`]: the thread of a node, between the driver and the shards of a server. `mirrors` has
+//!   the executions that run here, `source` reads their rings, and `bell` wakes the thread.
+//!   `orphans` ends the executions of lost nodes, and `asks` has the questions of nodes to each
+//!   other.
 //! - [`connect`]: settings of the connection. [`secret`]: the file that all nodes have.
 //! - [`permissions`]: the subjects of a node. [`inspect`]: a look at a cluster, for an operator.
 //!
@@ -18,6 +19,7 @@ pub mod connect;
 pub mod driver;
 pub mod inspect;
 pub mod link;
+mod mirrors;
 pub mod names;
 pub mod node;
 mod orphans;

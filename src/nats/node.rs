@@ -23,11 +23,12 @@ use super::asks::{self, CancelAsk};
 use super::bell::Bell;
 use super::driver::{Arrival, Driver, News, To, stored};
 use super::link::{Link, LinkError};
+use super::mirrors::Mirrors;
 use super::names::Names;
 use super::orphans::Orphans;
-use super::source::Source;
+use super::source::EndGiven;
 use crate::base::{ExecutionId, Instant};
-use crate::cluster::directory::{Entry, EntryState, Tag};
+use crate::cluster::directory::Tag;
 use crate::cluster::follow::{self, Given, Landmark};
 use crate::cluster::member::About;
 use crate::cluster::mirror::{self, Mirror, Standing};
@@ -39,8 +40,8 @@ use crate::limits;
 use crate::reactor::waker::WakeListener;
 use crate::reactor::{Clock, Waker, random_bytes};
 use crate::server::{
-    ClusterLine, Found, FromCluster, Located, Mirrored, NodeCounters, NodeStatus, ReaderName,
-    ServerHandle, ToCluster,
+    ClusterLine, Found, FromCluster, Located, NodeCounters, NodeStatus, ReaderName, ServerHandle,
+    ToCluster,
 };
 use crate::shard::CallError;
 
@@ -245,14 +246,6 @@ async fn connect(
     }
 }
 
-/// The entry of an execution on its way to the directory.
-struct Writing {
-    entry: Entry,
-    /// The time of the next attempt; `None` while one is under way, or after it has succeeded.
-    due: Option<Instant>,
-    is_ended: bool,
-}
-
 /// A running node.
 struct Run {
     options: NodeOptions,
@@ -263,10 +256,7 @@ struct Run {
     line: Arc<Line>,
     shards: Vec<ServerHandle>,
     tell: Box<dyn Fn(&NodeEvent<'_>)>,
-    /// Executions of this node that wait for its lease.
-    new: Vec<Mirrored>,
-    sources: BTreeMap<Tag, Source>,
-    writings: BTreeMap<Tag, Writing>,
+    mirrors: Mirrors,
     /// The executions that are followed, with the shards that have their replicas.
     followed: HashMap<Tag, (u8, ExecutionId)>,
     orphans: Orphans,
@@ -302,9 +292,7 @@ impl Run {
             line,
             shards,
             tell,
-            new: Vec::new(),
-            sources: BTreeMap::new(),
-            writings: BTreeMap::new(),
+            mirrors: Mirrors::default(),
             followed: HashMap::new(),
             live: BTreeMap::new(),
             old: BTreeMap::new(),
@@ -344,7 +332,7 @@ impl Run {
                 None if stopped.try_recv().is_ok() => {
                     until = Some(Clock::now() + limits::CLUSTER_STOP_WAIT);
                 }
-                Some(_) if self.sources.is_empty() && self.writings.is_empty() => break,
+                Some(_) if self.mirrors.is_empty() => break,
                 Some(until) if Clock::now() >= until => break,
                 _ => {}
             }
@@ -367,16 +355,19 @@ impl Run {
         }
         self.look_at_lease(now);
         if has_lease {
-            for mirrored in std::mem::take(&mut self.new) {
-                self.begin(mirrored, now);
-            }
+            self.mirrors.begin_new(self.incarnation, &mut self.driver, now);
         }
-        let look_at = self.read_sources(now);
+        let look_at = self.mirrors.look(&mut self.driver, self.options.linger, now);
         self.driver.turn();
         for (tag, mirror) in self.driver.take_done() {
-            self.finish(&tag, &mirror, now);
+            self.note_finished(&tag, &mirror);
+            self.mirrors.finish(&tag, &mirror, &mut self.driver, now);
         }
-        self.write_entries(now);
+        self.mirrors.write_entries(&self.driver, &self.options.node, self.entry_time, now);
+        for (shard, message) in self.mirrors.take_told() {
+            self.post(shard, message);
+        }
+        self.send_out();
         self.look_after_orphans(now);
         if now >= self.status_at {
             self.tell_status(now);
@@ -400,85 +391,12 @@ impl Run {
         }
     }
 
-    /// Begins to mirror an execution.
-    fn begin(&mut self, mirrored: Mirrored, now: Instant) {
-        let Mirrored { execution, mut entry, subscriber } = mirrored;
-        let tag = self.tag(execution);
-        entry.owner = self.incarnation;
-        self.driver.mirror(&tag);
-        self.sources.insert(tag.clone(), Source::new(execution, subscriber, now));
-        self.writings.insert(tag, Writing { entry, due: Some(now), is_ended: false });
-        self.share_buffer();
-    }
-
-    /// Gives each mirror its part of the memory for what waits for the log. One whose source can
-    /// wait always has enough for what it takes until then.
-    fn share_buffer(&mut self) {
-        let count = self.sources.len().max(1) as u64;
-        let part = limits::CLUSTER_BUFFER_BYTES_MAX / count;
-        let part = part.min(limits::CLUSTER_PENDING_BYTES_MAX.into()) as u32;
-        for (tag, source) in &self.sources {
-            let least = if source.reads_disk() { 4 * limits::CLUSTER_RECORD_BYTES_MAX } else { 0 };
-            self.driver.mirror(tag).set_pending_bytes_max(part.max(least));
-        }
-    }
-
-    /// Reads the rings of all executions that have something. Returns the time of the next look.
-    fn read_sources(&mut self, now: Instant) -> Option<Instant> {
-        let Run { sources, driver, writings, options, .. } = self;
-        let mut over = Vec::new();
-        for (tag, source) in &mut *sources {
-            let mirror = driver.mirror(tag);
-            let before = source.expected;
-            let has_ended = source.look(mirror, options.linger, now);
-            if source.expected != before
-                && let Some(writing) = writings.get_mut(tag)
-            {
-                // Those who come later do not read the note.
-                writing.entry.chunks_expected = source.expected;
-                writing.due = Some(now);
-            }
-            if has_ended {
-                over.push(tag.clone());
-            }
-        }
-        for tag in over {
-            sources.remove(&tag);
-        }
-        sources.values().filter_map(Source::look_at).min()
-    }
-
-    /// Lets go of an execution whose log has its end, or will never have the end of its owner.
-    fn finish(&mut self, tag: &Tag, mirror: &Mirror, now: Instant) {
+    /// Counts an execution of which the log takes nothing more.
+    fn note_finished(&mut self, tag: &Tag, mirror: &Mirror) {
         self.status.counters.mirrored += 1;
-        self.sources.remove(tag);
         if mirror.standing() == Standing::Fenced {
             self.status.counters.fenced += 1;
             (self.tell)(&NodeEvent::Fenced(tag));
-        }
-        if let Some(writing) = self.writings.get_mut(tag) {
-            writing.entry.state = EntryState::Ended;
-            (writing.is_ended, writing.due) = (true, Some(now));
-        }
-        self.share_buffer();
-    }
-
-    /// Writes the entries that are due.
-    fn write_entries(&mut self, now: Instant) {
-        for (tag, writing) in &mut self.writings {
-            if writing.due.is_none_or(|due| due > now) {
-                continue;
-            }
-            writing.due = None;
-            let time = writing.is_ended.then_some(self.entry_time);
-            let (link, sender) = (self.driver.link().clone(), self.driver.sender());
-            let (tag, entry, node) =
-                (tag.clone(), writing.entry.clone(), self.options.node.clone());
-            tokio::task::spawn_local(async move {
-                let written = link.put_entry(&tag, &node, &entry, time).await;
-                let state = written.ok().map(|()| entry.state);
-                let _ = sender.send(Arrival::News(News::Entry(tag, state))).await;
-            });
         }
     }
 
@@ -515,11 +433,11 @@ impl Run {
         self.status.has_lease = lease.is_some();
         self.status.lease_left = lease.map_or(Duration::ZERO, |until| until.since(now));
         self.status.nodes = self.driver.watch().nodes().count() as u64;
-        self.status.mirrored = self.sources.len() as u64;
+        self.status.mirrored = self.mirrors.len() as u64;
         self.status.replicas = self.followed.len() as u64;
-        let Run { sources, driver, status, .. } = self;
+        let Run { mirrors, driver, status, .. } = self;
         (status.buffer_bytes, status.lag_bytes) = (0, 0);
-        for tag in sources.keys() {
+        for tag in mirrors.tags() {
             let waiting = u64::from(driver.mirror(tag).pending_bytes());
             status.buffer_bytes += waiting;
             status.lag_bytes = status.lag_bytes.max(waiting);
@@ -554,7 +472,14 @@ impl Run {
 
     fn take_request(&mut self, request: ToCluster) {
         match request {
-            ToCluster::Mirror(mirrored) => self.new.push(*mirrored),
+            ToCluster::Mirror(mirrored) => {
+                let tag = self.tag(mirrored.execution);
+                self.mirrors.push(tag, *mirrored);
+            }
+            ToCluster::End { execution, details, published } => {
+                let tag = self.tag(execution);
+                self.mirrors.push_end(&tag, EndGiven { details, published }, &mut self.driver);
+            }
             ToCluster::Locate { shard, execution } => self.locate(shard, execution),
             ToCluster::Follow { shard, execution, owner, from } => {
                 let tag = self.tag(execution);
@@ -645,27 +570,16 @@ impl Run {
                         follow.set_room(true, now);
                     }
                 }
-                News::Entry(tag, state) => self.note_entry(&tag, state, now),
+                News::Entry(tag, state) => self.mirrors.note_entry(&tag, state, now),
                 News::Orphans(node, found) => {
                     self.orphans.on_found(&mut self.driver, &node, found, now);
                 }
                 News::Cancel(tag) => {
-                    if let Some(source) = self.sources.get(&tag) {
-                        let execution = source.execution;
+                    if let Some(execution) = self.mirrors.execution_of(&tag) {
                         self.post(execution.shard, FromCluster::Cancel { execution });
                     }
                 }
             }
-        }
-    }
-
-    /// An entry was written with this state, or was not.
-    fn note_entry(&mut self, tag: &Tag, state: Option<EntryState>, now: Instant) {
-        let Some(writing) = self.writings.get_mut(tag) else { return };
-        match state {
-            None => writing.due = Some(now + limits::CLUSTER_SILENCE),
-            Some(EntryState::Ended) => _ = self.writings.remove(tag),
-            Some(EntryState::Running) => {}
         }
     }
 
@@ -701,6 +615,11 @@ impl Run {
             let (pieces, is_all) = (Vec::new(), true);
             self.post(reader.shard, FromCluster::Old { reader, pieces, is_all });
         }
+        self.send_out();
+    }
+
+    /// Sends messages to the shards, as far as they take them.
+    fn send_out(&mut self) {
         for (shard, messages) in self.shards.iter().zip(&mut self.outbox) {
             while let Some(message) = messages.pop_front() {
                 match shard.tell_cluster(message) {

@@ -18,19 +18,38 @@ use crate::cluster::mirror::{Mirror, NoteKind};
 use crate::journal::format::ChunkEntry;
 use crate::limits;
 use crate::memory::CHUNK_MORE;
-use crate::shard::journal::EndedDetails;
+use crate::server::FromCluster;
+use crate::shard::journal::{EndedDetails, LogNews};
 use crate::shard::{Chunk, Delivery, Ended, Reported, Subscriber};
 use crate::stream::{DetachReason, EndState, GapReason, Kind, KindTotals, Kinds, Outcome, Totals};
 
 /// The source of one mirror.
 pub(super) struct Source {
     pub execution: ExecutionId,
+    /// The reader of the ring; `None` once nothing more comes.
+    reading: Option<Reading>,
+    /// The last chunk of which the shard knows that the log has it, if it waits for that.
+    told_seq: Option<u64>,
+    next: Next,
+}
+
+/// A ring that is read.
+struct Reading {
     subscriber: Subscriber,
     /// The gap that has no counts yet: its reason, its chunks and its bytes.
     gap: Option<(GapReason, Totals)>,
     /// The number of chunks that the tool will publish, if it has said so.
-    pub expected: Option<u64>,
-    next: Next,
+    expected: Option<u64>,
+    /// True if that is news.
+    is_expected_news: bool,
+}
+
+/// The end of an execution, as its shard gives it.
+pub(super) struct EndGiven {
+    /// The description.
+    pub details: Box<[u8]>,
+    /// The totals of all chunks.
+    pub published: Box<KindTotals>,
 }
 
 /// The cause of the next look.
@@ -42,6 +61,8 @@ enum Next {
     Woken(Instant),
     /// The log: it has taken enough of what waits.
     Stored,
+    /// Nothing: it has the end.
+    Never,
 }
 
 /// The result of a look.
@@ -59,56 +80,110 @@ enum Found {
 }
 
 impl Source {
-    pub fn new(execution: ExecutionId, subscriber: Subscriber, now: Instant) -> Source {
-        let next = Next::At(now);
-        Source { execution, subscriber, gap: None, expected: None, next }
+    pub fn new(
+        execution: ExecutionId,
+        subscriber: Option<Subscriber>,
+        is_replicated: bool,
+        now: Instant,
+    ) -> Source {
+        let reading =
+            |subscriber| Reading { subscriber, gap: None, expected: None, is_expected_news: false };
+        let (reading, told_seq) = (subscriber.map(reading), is_replicated.then_some(0));
+        Source { execution, reading, told_seq, next: Next::At(now) }
     }
 
     /// True if everything that the ring forgets is on a disk.
-    pub fn reads_disk(&self) -> bool {
-        self.subscriber.reads_disk()
+    pub fn can_wait(&self) -> bool {
+        self.reading.as_ref().is_some_and(|reading| reading.subscriber.reads_disk())
+    }
+
+    /// True if its shard waits for the log.
+    pub fn is_replicated(&self) -> bool {
+        self.told_seq.is_some()
+    }
+
+    /// The last chunk that the log has, if its shard waits for it and was not told.
+    pub fn news_of(&mut self, mirror: &Mirror) -> Option<u64> {
+        let (told_seq, stored_seq) = (self.told_seq.as_mut()?, mirror.stored().all.chunks);
+        (std::mem::replace(told_seq, stored_seq) < stored_seq).then_some(stored_seq)
+    }
+
+    /// The number of chunks that the tool will publish, if it has just said so.
+    pub fn take_expected(&mut self) -> Option<u64> {
+        let reading = self.reading.as_mut()?;
+        std::mem::take(&mut reading.is_expected_news).then_some(reading.expected)?
+    }
+
+    /// A message to its shard.
+    pub fn message(&self, news: LogNews) -> (u8, FromCluster) {
+        let execution = self.execution;
+        (execution.shard, FromCluster::Logged { execution, news })
+    }
+
+    /// Takes the end from its shard. The log has everything before it, or the execution was given
+    /// up.
+    pub fn end(&mut self, mirror: &mut Mirror, end: &EndGiven) {
+        self.reading = None;
+        if mirror.has_end() {
+            return; // The ring has told it.
+        }
+        let EndGiven { details, published } = end;
+        let known = mirror.position();
+        let is_behind = published.of(Kinds::ALL).chunks > known.all.chunks;
+        if is_behind && published.checked_sub(&known.totals).is_some() {
+            mirror.push_gap(published, GapReason::Unwritten);
+        }
+        mirror.push_end(details);
     }
 
     /// The time of the next look, if it does not wait for somebody else.
     pub fn look_at(&self) -> Option<Instant> {
         match self.next {
             Next::At(at) => Some(at),
-            Next::Woken(_) | Next::Stored => None,
+            Next::Woken(_) | Next::Stored | Next::Never => None,
         }
     }
 
-    /// Looks into the ring, if it is time. Returns true at the end.
-    pub fn look(&mut self, mirror: &mut Mirror, linger: Duration, now: Instant) -> bool {
+    /// Looks into the ring, if it is time.
+    pub fn look(&mut self, mirror: &mut Mirror, linger: Duration, now: Instant) {
+        let Some(reading) = &mut self.reading else {
+            self.next = Next::Never;
+            return;
+        };
         if let Next::Woken(at) = self.next
-            && self.subscriber.was_woken()
+            && reading.subscriber.was_woken()
         {
             self.next = Next::At(at);
         }
         let is_due = match self.next {
             Next::At(at) => at <= now,
-            Next::Woken(_) => false,
+            Next::Woken(_) | Next::Never => false,
             Next::Stored => !mirror.is_full(),
         };
         if !is_due {
-            return false;
+            return;
         }
-        let found = self.read(mirror);
-        self.next = match found {
-            Found::Little if self.subscriber.rest() => Next::Woken(now + linger),
+        self.next = match reading.read(mirror) {
+            Found::Little if reading.subscriber.rest() => Next::Woken(now + linger),
             Found::Little | Found::Much => Next::At(now + linger),
-            Found::More | Found::End => Next::At(now),
+            Found::More => Next::At(now),
             Found::TooMuch => Next::Stored,
+            Found::End => Next::Never,
         };
-        found == Found::End
+        if self.next == Next::Never {
+            self.reading = None;
+        }
     }
+}
 
+impl Reading {
     fn read(&mut self, mirror: &mut Mirror) -> Found {
         for count in 0..limits::CLUSTER_CHUNKS_PER_LOOK {
             // What the log does not take now stays on the disk, if there is one.
             if self.subscriber.reads_disk() && mirror.is_full() {
                 return Found::TooMuch;
             }
-            let Source { subscriber, expected, .. } = self;
+            let Reading { subscriber, expected, is_expected_news, .. } = self;
             let (chunk, note) = match subscriber.poll() {
                 None if count <= 1 => return Found::Little,
                 None => return Found::Much,
@@ -129,6 +204,7 @@ impl Source {
                 Some(Delivery::Chunk(chunk)) if self.gap.is_none() => {
                     let is_news = chunk.chunks_expected.is_some_and(|n| *expected != Some(n));
                     if is_news {
+                        *is_expected_news = true;
                         *expected = chunk.chunks_expected;
                         let note = json!({ "chunks_expected": chunk.chunks_expected });
                         push_note(mirror, NoteKind::Expected, &note);

@@ -48,7 +48,11 @@ impl<R: Reactor + 'static> ServerShard<R> {
 /// Adds the tools of guests, and the executions that the journal has kept.
 fn prepare<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
     agents::add_to(&mut shard.tools, shard.guests.agents.settings());
-    let described = shard.describe_kept();
+    let mut described = shard.describe_kept();
+    if shard.guests.cluster.is_on() {
+        // Others find those in the cluster, and this node finds the same.
+        described.retain(|each| !shard.is_left_to_log(each.id));
+    }
     let open = shard.open_kept();
     let streams = durable::kept_streams(&described, &open);
     let Guests { archive, access, conversations, .. } = &mut shard.guests;

@@ -37,6 +37,7 @@ use crate::server::{
     subscriptions, turn, workers,
 };
 use crate::shard::delivery::{Chunk, Delivery};
+use crate::shard::journal::EndedDetails;
 use crate::shard::outlet::{
     Giving, GuestRun, GuestWork, Outlet, OutsideReader, Question, ShardEvent,
 };
@@ -584,6 +585,19 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
         let is_later = run.must_await_producer(); // Then `take_over_producer` ends it.
         shard.worked |= is_later;
         is_later
+    }
+
+    fn has_log(&self) -> bool {
+        self.cluster.is_on()
+    }
+
+    fn log_end(
+        shard: &mut ServerShard<R>,
+        execution: Handle,
+        details: &EndedDetails,
+        verdict: &Verdict,
+    ) {
+        cluster::send_end(shard, execution, details, verdict);
     }
 
     fn on_kept(shard: &mut ServerShard<R>, id: ExecutionId) {

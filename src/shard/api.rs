@@ -262,6 +262,18 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
         if run.is_some_and(|run| run.handle == id.slot && journal::shows_only_durable(run)) {
             return Err(SubscribeError::NotElsewhere); // It would look into the ring by itself.
         }
+        self.subscribe_elsewhere(id, spec, reactor)
+    }
+
+    /// Like [`Shard::subscribe_for_shard`], for a reader that may see chunks which are not durable
+    /// yet.
+    pub(crate) fn subscribe_elsewhere(
+        &mut self,
+        id: ExecutionId,
+        spec: SubscribeSpec,
+        reactor: Option<Waker>,
+    ) -> Result<Subscriber, SubscribeError> {
+        let id = self.place_of(id);
         O::before_subscribe(self, id.slot.index);
         let spec = SubscribeSpec { place: SubscriberPlace::Remote, reads_disk: true, ..spec };
         growth::grow_for_reader(self, id, &spec);

@@ -99,6 +99,9 @@ pub enum ExecuteError {
         /// The promise that was asked for.
         durability: Durability,
     },
+    /// Fix the call: no log of a cluster takes the chunks. The server is no node, or the execution
+    /// is not one of a registered tool.
+    NoCluster,
     /// Fix the call: nothing of the execution is kept, and this option waits for the disk.
     NothingKept {
         /// The name of the option.
@@ -119,8 +122,12 @@ pub(super) fn open<R: Reactor + 'static, O: Outlet<R>>(
     // A tool on another thread writes into one window for as long as it runs.
     let is_fixed = matches!(*work, Work::Thread(_)) || shard.guests.has_fixed_rings();
     let grows = options.grows && !is_fixed;
-    let terms @ Terms { durability, .. } = terms_of(shard, &options)?;
-    let is_late = is_told_late((options.deliver, options.on_full), durability)?;
+    let terms @ Terms { durability, .. } = terms_of(shard, &options, tool.is_some())?;
+    let deliver = match durability {
+        Durability::Replicated => Deliver::WhenDurable,
+        _ => options.deliver,
+    };
+    let is_late = is_told_late((deliver, options.on_full), durability)?;
     let ring = shard.expected_ring(need.ring_bytes, need.chunk_bytes)?;
     let mut spec = OpenSpec::new(ring);
     spec.start = options.start;
@@ -134,7 +141,9 @@ pub(super) fn open<R: Reactor + 'static, O: Outlet<R>>(
     spec.kept = durability != Durability::None;
     // What is on disk need not be held in the ring for the first reader.
     spec.hold = if spec.kept { Hold::Newest } else { options.hold };
-    let goes_on = options.goes_on && spec.kept && matches!(*work, Work::Feed | Work::Remote(_));
+    // After a restart, the log is that of another life of the node.
+    let may_go_on = spec.kept && durability != Durability::Replicated;
+    let goes_on = options.goes_on && may_go_on && matches!(*work, Work::Feed | Work::Remote(_));
     spec.secret = shard.secrets.draw().map_err(|_| ExecuteError::NoRandomness)?;
     let Reply::Opened(result) = shard.ask(Event::Open(spec)) else {
         unreachable!("the reply fits the request");
@@ -158,7 +167,7 @@ pub(super) fn open<R: Reactor + 'static, O: Outlet<R>>(
     };
     shard.runs[id.slot.index as usize] = Some(run);
     O::on_opened(shard, id);
-    let how = (options.deliver, options.on_full);
+    let how = (deliver, options.on_full);
     let full_max = full_max(&options, goes_on, spec.block_deadline);
     let late = is_late.then(|| Box::new(Late::new(how, full_max, 0)));
     let kept = keep(shard, id, (terms, how), late);
@@ -170,11 +179,21 @@ pub(super) fn open<R: Reactor + 'static, O: Outlet<R>>(
 fn terms_of<R: Reactor + 'static, O: Outlet<R>>(
     shard: &Shard<R, O>,
     options: &ExecuteOptions,
+    has_tool: bool,
 ) -> Result<Terms, ExecuteError> {
     let durability = match (&shard.keeping, options.durability) {
         (Some(keeping), durability) => keeping.durability(durability),
         (None, None | Some(Durability::None)) => Durability::None,
         (None, Some(durability)) => return Err(ExecuteError::NoJournal { durability }),
+    };
+    let durability = match durability {
+        Durability::Replicated if !(has_tool && shard.guests.has_log()) => {
+            if options.durability.is_some() {
+                return Err(ExecuteError::NoCluster);
+            }
+            Durability::Synced // The best that there is for it.
+        }
+        durability => durability,
     };
     let keep_s = match options.keep {
         Some(_) if durability == Durability::None => {
@@ -212,7 +231,7 @@ pub(super) fn is_told_late(
     };
     match durability {
         Durability::None => Err(ExecuteError::NothingKept { option }),
-        Durability::Written | Durability::Synced => Ok(true),
+        Durability::Written | Durability::Synced | Durability::Replicated => Ok(true),
     }
 }
 
@@ -277,9 +296,13 @@ impl fmt::Display for ExecuteError {
             ExecuteError::NoJournal { durability } => {
                 write!(out, "durability {durability} needs a journal, and this shard has none")
             }
+            ExecuteError::NoCluster => out.write_str(
+                "durability replicated needs a cluster and a registered tool: no log takes the \
+                 chunks of this execution",
+            ),
             ExecuteError::NothingKept { option } => write!(
                 out,
-                "`{option}` needs a journal and the durability written or synced, and nothing of \
+                "`{option}` needs a journal and a durability other than none, and nothing of \
                  this execution is kept"
             ),
             ExecuteError::NotKept(refused) => refused.fmt(out),

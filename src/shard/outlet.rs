@@ -19,6 +19,7 @@ use serde_json::Value;
 
 use super::delivery::{Chunk, Delivery};
 use super::events::Names;
+use super::journal::EndedDetails;
 use super::run::{Remote, Run};
 use super::{ExecuteError, ExecuteOptions, Shard};
 use crate::base::{ExecutionId, Handle, Instant, Panicked, SubscriberId};
@@ -159,6 +160,19 @@ pub trait Outlet<R: Reactor + 'static>: Sized + 'static {
     /// Lets the owner of a replica stop it.
     fn cancel_elsewhere(_shard: &mut Shard<R, Self>, _id: ExecutionId) {
         unreachable!("no guest has replicas");
+    }
+    /// True if a log takes executions of registered tools, for those that are replicated.
+    fn has_log(&self) -> bool {
+        false
+    }
+    /// Sends the end of a replicated execution to the log. `Shard::on_logged` reports it.
+    fn log_end(
+        _shard: &mut Shard<R, Self>,
+        _execution: Handle,
+        _details: &EndedDetails,
+        _verdict: &Verdict,
+    ) {
+        unreachable!("nothing is replicated without a log");
     }
     /// Handles that the disk keeps more of an execution than before.
     fn on_kept(_shard: &mut Shard<R, Self>, _id: ExecutionId) {}

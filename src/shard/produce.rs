@@ -396,10 +396,20 @@ pub(super) fn tell_of_written<R: Reactor + 'static, O: Outlet<R>>(
     let is_made_up = shard.engine.publish(run.handle, facts, shard.now);
     run.ingested_seq += facts.len() as u64;
     assert!(run.ingested_seq == run.head_seq());
+    note_published(shard, index);
+    is_made_up
+}
+
+/// Lets readers on other threads be woken, because there are chunks for them.
+#[inline]
+pub(super) fn note_published<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &mut Shard<R, O>,
+    index: u32,
+) {
+    let run = shard.runs[index as usize].as_ref().expect("its producer has published");
     if run.has_readers_elsewhere() && !shard.published.contains(&index) {
         shard.published.push(index);
     }
-    is_made_up
 }
 
 /// Tells the engine of chunks that another process has written, and that it need not know one by
@@ -414,9 +424,7 @@ pub(super) fn ingest_passed<R: Reactor + 'static, O: Outlet<R>>(
     assert!(through.chunks > run.ingested_seq);
     assert!(run.kept.is_none()); // W1: each of them would have to be kept.
     run.ingested_seq = through.chunks;
-    if run.has_readers_elsewhere() && !shard.published.contains(&index) {
-        shard.published.push(index);
-    }
+    note_published(shard, index);
     shard.tell(Event::PassedOver(handle, through));
     act::pump(shard);
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::handle::Mailbox;
-use super::journal::{AmendError, Described, EndedDetails, OpenKept, ResumeError};
+use super::journal::{AmendError, Described, EndedDetails, LogNews, OpenKept, ResumeError};
 use super::outlet::{Outlet, Question};
 use super::panics::Callback;
 use super::replica::{self, Replica};
@@ -142,6 +142,27 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
     pub(crate) fn is_amended(&self, id: ExecutionId, lsn: Lsn) -> Result<bool, Refused> {
         let keeping = self.keeping.as_ref().expect("the place is one of it");
         journal::is_amended(keeping, id, lsn).map_err(|_| Refused::Broken)
+    }
+
+    /// True if an open execution is replicated.
+    #[allow(dead_code, reason = "only guests with a log use it")]
+    pub(crate) fn is_replicated(&self, id: ExecutionId) -> bool {
+        let kept = self.run_of(id).and_then(|run| run.kept);
+        let keeping = self.keeping.as_deref();
+        kept.zip(keeping).is_some_and(|(kept, keeping)| keeping.logs.has(kept))
+    }
+
+    /// True if the log knows better than the disk how a replicated execution has ended: it was
+    /// running when its process ended.
+    #[allow(dead_code, reason = "only guests with a log use it")]
+    pub(crate) fn is_left_to_log(&self, id: ExecutionId) -> bool {
+        self.keeping.as_deref().is_some_and(|keeping| keeping.logs.is_left(id))
+    }
+
+    /// Takes news of the log of a replicated execution.
+    #[allow(dead_code, reason = "only guests with a log use it")]
+    pub(crate) fn on_logged(&mut self, id: ExecutionId, news: LogNews) {
+        journal::on_logged(self, id, news);
     }
 
     /// The promise for the chunks of an execution with this option.

@@ -70,6 +70,7 @@ impl Stage {
             ExecuteError::Start(_)
             | ExecuteError::NoRandomness
             | ExecuteError::NoJournal { .. }
+            | ExecuteError::NoCluster
             | ExecuteError::NothingKept { .. }
             | ExecuteError::NotKept(_) => ("invalid", false),
         };

@@ -21,6 +21,11 @@ pub enum Durability {
     Written,
     /// The chunks are synced to the disk at once. The acknowledged ones survive a power cut.
     Synced,
+    /// The chunks are synced, and the log of the cluster has them, too. They survive the loss of
+    /// the node. Subscribers are given a chunk once the log has it, as under
+    /// [`Deliver::WhenDurable`], and are told the end once the log has the end. A tool whose chunks
+    /// the log does not take waits, as under [`OnFull::Wait`].
+    Replicated,
 }
 
 /// The time at which subscribers are given a chunk that is kept.
@@ -82,7 +87,8 @@ pub struct UnknownDurability;
 
 impl Durability {
     /// Every durability.
-    pub const ALL: [Durability; 3] = [Durability::None, Durability::Written, Durability::Synced];
+    pub const ALL: [Durability; 4] =
+        [Durability::None, Durability::Written, Durability::Synced, Durability::Replicated];
 
     /// The word for it.
     pub const fn name(self) -> &'static str {
@@ -90,7 +96,13 @@ impl Durability {
             Durability::None => "none",
             Durability::Written => "written",
             Durability::Synced => "synced",
+            Durability::Replicated => "replicated",
         }
+    }
+
+    /// True if each chunk is synced to the disk.
+    pub const fn is_synced(self) -> bool {
+        matches!(self, Durability::Synced | Durability::Replicated)
     }
 }
 
@@ -134,7 +146,7 @@ impl FromStr for Durability {
 
 impl fmt::Display for UnknownDurability {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("the durability must be none, written or synced")
+        out.write_str("the durability must be none, written, synced or replicated")
     }
 }
 

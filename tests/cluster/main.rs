@@ -29,6 +29,7 @@ mod metrics;
 mod nodes;
 mod partitions;
 mod readers;
+mod replicated;
 mod resources;
 mod spaces;
 mod strangers;

@@ -1,18 +1,20 @@
 //! Executions of this node that begin to be mirrored.
 //!
 //! The mirror is a reader on another thread. It begins when the execution runs, and not earlier:
-//! it must not count as the subscriber that a tool waits for. It gates nobody.
+//! it must not count as the subscriber that a tool waits for. It gates nobody. The shard of a
+//! replicated execution waits for news of the log by itself.
 
 use super::{Mirrored, ToCluster};
 use crate::base::{ExecutionId, Handle};
 use crate::cluster::directory::{Entry, EntryState};
 use crate::cluster::record::Incarnation;
-use crate::engine::{Event, SubscribeError, SubscribeSpec};
+use crate::engine::{Event, SubscribeError, SubscribeSpec, Verdict};
 use crate::limits;
 use crate::reactor::Reactor;
 use crate::server::guests::ServedRun;
 use crate::server::{ServerShard, archive};
-use crate::shard::journal::OpenedDetails;
+use crate::shard::Subscriber;
+use crate::shard::journal::{EndedDetails, OpenedDetails};
 use crate::shard::run::Producer;
 use crate::stream::Policy;
 
@@ -24,19 +26,53 @@ pub(super) fn attach<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
             shard.guests.cluster.to_mirror.push(id);
             continue;
         }
-        let spec = SubscribeSpec { policy: Policy::Replay, ..SubscribeSpec::default() };
+        let (spec, is_replicated) = (mirror_spec(), shard.is_replicated(id));
         let waker = shard.guests.cluster.waker();
-        match shard.subscribe_for_shard(id, spec, waker) {
-            Ok(subscriber) => {
-                let entry = entry_of(shard, id);
-                let mirrored = Box::new(Mirrored { execution: id, entry, subscriber });
-                let now = shard.now;
-                shard.guests.cluster.send(ToCluster::Mirror(mirrored), now);
-            }
+        let subscribed = match is_replicated {
+            true => shard.subscribe_elsewhere(id, spec, waker),
+            false => shard.subscribe_for_shard(id, spec, waker),
+        };
+        match subscribed {
+            Ok(subscriber) => mirror(shard, id, Some(subscriber), is_replicated),
             Err(SubscribeError::NotYet { .. }) => shard.guests.cluster.to_mirror.push(id),
-            Err(_) => {} // It is over already, or must not be read elsewhere.
+            Err(_) => {} // It must not be read elsewhere.
         }
     }
+}
+
+fn mirror_spec() -> SubscribeSpec {
+    SubscribeSpec { policy: Policy::Replay, ..SubscribeSpec::default() }
+}
+
+fn mirror<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ExecutionId,
+    subscriber: Option<Subscriber>,
+    is_replicated: bool,
+) {
+    let entry = entry_of(shard, id);
+    let mirrored = Box::new(Mirrored { execution: id, entry, subscriber, is_replicated });
+    let now = shard.now;
+    shard.guests.cluster.send(ToCluster::Mirror(mirrored), now);
+}
+
+/// Sends the end of a replicated execution to the log. One that has published nothing may have no
+/// mirror yet.
+pub(in crate::server) fn send_end<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    execution: Handle,
+    details: &EndedDetails,
+    verdict: &Verdict,
+) {
+    let id = shard.run_mut(execution).id;
+    let to_mirror = &mut shard.guests.cluster.to_mirror;
+    if let Some(at) = to_mirror.iter().position(|other| *other == id) {
+        to_mirror.swap_remove(at);
+        mirror(shard, id, None, true);
+    }
+    let (details, published) = (details.encode().into(), Box::new(verdict.totals));
+    let now = shard.now;
+    shard.guests.cluster.send(ToCluster::End { execution: id, details, published }, now);
 }
 
 /// True if an execution of this shard is mirrored, now or once it runs.

@@ -41,6 +41,7 @@ use crate::shard::handle::Command;
 pub(in crate::server) use history::look_back;
 pub(crate) use locate::Lookup;
 pub(in crate::server) use locate::locate;
+pub(in crate::server) use mirrors::send_end;
 pub(in crate::server) use replicas::{cancel, elsewhere, note_room};
 
 /// The cluster, as one shard sees it.
@@ -173,6 +174,7 @@ pub(in crate::server) fn on_message<R: Reactor + 'static>(
         FromCluster::Old { reader, pieces, is_all } => {
             history::on_old(shard, reader, pieces, is_all);
         }
+        FromCluster::Logged { execution, news } => shard.on_logged(execution, news),
         FromCluster::CutOff => mirrors::give_up(shard),
         FromCluster::Cancel { execution } => _ = shard.cancel(execution), // It may have ended.
     }

@@ -12,7 +12,9 @@ use crate::endpoint::Elsewhere;
 use crate::reactor::Waker;
 use crate::server::ServerHandle;
 use crate::server::peers::ToPeer;
+use crate::shard::journal::LogNews;
 use crate::shard::{CallError, Subscriber};
+use crate::stream::KindTotals;
 
 /// The way of a shard to the thread of its node.
 pub trait ClusterLine: Send + Sync + fmt::Debug {
@@ -46,6 +48,15 @@ pub struct ReaderName {
 pub enum ToCluster {
     /// Mirror an execution of this node.
     Mirror(Box<Mirrored>),
+    /// Store the end of an execution that is mirrored, behind all its chunks.
+    End {
+        /// The execution.
+        execution: ExecutionId,
+        /// The description of the end.
+        details: Box<[u8]>,
+        /// The totals of all chunks.
+        published: Box<KindTotals>,
+    },
     /// Find an execution. The answer is [`FromCluster::Located`].
     Locate {
         /// The shard that asks.
@@ -108,8 +119,10 @@ pub struct Mirrored {
     pub execution: ExecutionId,
     /// Its entry. The node's thread sets the owner.
     pub entry: Entry,
-    /// The reader of its ring.
-    pub subscriber: Subscriber,
+    /// The reader of its ring; `None` if it has none, and only its end will be stored.
+    pub subscriber: Option<Subscriber>,
+    /// True if its shard waits for the log ([`FromCluster::Logged`]), and sends its end.
+    pub is_replicated: bool,
 }
 
 /// A message to a shard.
@@ -139,6 +152,13 @@ pub enum FromCluster {
         /// True if nothing follows them.
         is_all: bool,
     },
+    /// News of the log of an execution that is replicated.
+    Logged {
+        /// The execution.
+        execution: ExecutionId,
+        /// The news.
+        news: LogNews,
+    },
     /// The node is cut off, and others will end its executions. It has to end them itself.
     CutOff,
     /// Cancel an execution of this node, for another node.
@@ -155,6 +175,7 @@ impl FromCluster {
             FromCluster::Located { .. } => "located",
             FromCluster::Given { .. } => "given",
             FromCluster::Old { .. } => "old",
+            FromCluster::Logged { .. } => "logged",
             FromCluster::CutOff => "cut_off",
             FromCluster::Cancel { .. } => "cancel",
         }

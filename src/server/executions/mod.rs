@@ -214,6 +214,9 @@ pub(in crate::server) fn refusal(error: ExecuteError) -> ApiError {
         ExecuteError::NoJournal { .. } => {
             ApiError::new(Status::BAD_REQUEST, "no_journal", text).field("durability")
         }
+        ExecuteError::NoCluster => {
+            ApiError::new(Status::BAD_REQUEST, "no_cluster", text).field("durability")
+        }
         ExecuteError::NothingKept { .. } => {
             ApiError::new(Status::BAD_REQUEST, "nothing_kept", text).field("durability")
         }
@@ -286,6 +289,7 @@ mod tests {
         let durability = Durability::Synced;
         for (error, status, code) in [
             (ExecuteError::NoJournal { durability }, 400, "no_journal"),
+            (ExecuteError::NoCluster, 400, "no_cluster"),
             (ExecuteError::NothingKept { option: "on_full: wait" }, 400, "nothing_kept"),
             (ExecuteError::NotKept(Refused::Full), 507, "journal_full"),
             (ExecuteError::NotKept(Refused::TooMany), 507, "journal_full"),

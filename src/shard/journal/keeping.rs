@@ -24,18 +24,18 @@ use super::fetch::{self, Fetching};
 use super::files::{Completed, JournalFiles, PartRead};
 use super::goes_on::goes_on_of;
 use super::late;
+use super::logged::{self, Logs};
 use super::open::open_journal;
 use super::reads::{self, Reads};
 use super::recall::Archive;
+use super::status::{JournalError, JournalStatus};
 use crate::base::{ExecutionId, Handle, Instant};
 use crate::engine::{Event, Verdict};
 use crate::journal::format::{ChunkEntry, Lsn};
 use crate::journal::records::Terms;
 use crate::journal::recovery::{Findings, Recovered};
 use crate::journal::scrub::ScrubRead;
-use crate::journal::{
-    Append, Counters, Fault, Journal, KeptId, Moment, Refused, Scrub, Scrubbed, Setup,
-};
+use crate::journal::{Append, Fault, Journal, KeptId, Moment, Refused, Scrub, Setup};
 use crate::limits;
 use crate::memory::{ClockAnchor, Descriptor};
 use crate::reactor::{Claim, DiskDirectory, DiskSetup, Reactor, claim_directory};
@@ -66,6 +66,8 @@ pub(crate) struct Keeping {
     pub(super) late: Vec<Handle>,
     /// The time at which one of them may have waited for too long.
     pub(super) full_until: Option<Instant>,
+    /// The replicated executions.
+    pub logs: Logs,
     /// Executions with chunks that were not kept, since their tools waited last.
     pub(super) holed: Vec<KeptId>,
     pub(super) fetches: Slab<Fetching>,
@@ -98,25 +100,6 @@ fn failure(path: &Path, error: &dyn fmt::Display) -> io::Error {
     io::Error::other(JournalError(format!("the journal in {}: {error}", path.display())))
 }
 
-/// The reason why a shard could not open its journal, in the error of a shard that did not start.
-///
-/// ```
-/// use streamdoor::options::JournalError;
-/// # let error = std::io::Error::other("");
-/// let is_about_the_journal = error.get_ref().is_some_and(|inner| inner.is::<JournalError>());
-/// assert!(!is_about_the_journal);
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct JournalError(String);
-
-impl fmt::Display for JournalError {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for JournalError {}
-
 /// The state of the journal when it was opened.
 #[derive(Clone, Debug, Default)]
 struct Opened {
@@ -139,27 +122,6 @@ struct Waiting {
     execution: Handle,
     kept: KeptId,
     wish: SyncWish,
-}
-
-/// The state of a shard's journal.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct JournalStatus {
-    /// Number of executions that are kept.
-    pub executions: u64,
-    /// Number of executions that were running when their process ended. They have failed.
-    pub restarted: u64,
-    /// Number of segments that were found at the start.
-    pub segments_found: u64,
-    /// Number of bytes that a crash had left half written.
-    pub torn_bytes: u64,
-    /// Number of stretches that were damaged at the start.
-    pub corrupt_stretches: u64,
-    /// The failure of the disk, if it has failed. Nothing more is kept then.
-    pub fault: Option<Fault>,
-    /// Running totals since the start.
-    pub counters: Counters,
-    /// Running totals of the scrubs since the start.
-    pub scrubbed: Scrubbed,
 }
 
 impl Keeping {
@@ -206,6 +168,7 @@ impl Keeping {
             waiting: Vec::new(),
             late: Vec::with_capacity(limits::EXECUTIONS_MAX as usize),
             full_until: None,
+            logs: Logs::default(),
             holed: Vec::with_capacity(limits::EXECUTIONS_MAX as usize), // Appending adds to it.
             fetches: Slab::with_capacity(limits::JOURNAL_READS_MAX),
             reads: Reads::default(),
@@ -216,6 +179,7 @@ impl Keeping {
             opened: Opened { findings, restarted },
             _claim: claim,
         };
+        keeping.logs.leave(&keeping.journal, &unfinished);
         keeping.end_unfinished(&unfinished, reactor).map_err(|error| failed(&error))?;
         Ok(keeping)
     }
@@ -283,7 +247,11 @@ impl Keeping {
         let opened = OpenedDetails { tool, has_parts, is_relayed, token, anchor, goes_on, guest };
         let details = opened.encode();
         self.is_touched = true;
-        self.journal.open(id.to_bits(), terms, &details, self.moment(now))
+        let kept = self.journal.open(id.to_bits(), terms, &details, self.moment(now))?;
+        if terms.durability == Durability::Replicated {
+            self.logs.begin(kept);
+        }
+        Ok(kept)
     }
 
     /// Appends a chunk of an execution with these clocks. If there is no room, the chunk counts as
@@ -347,10 +315,12 @@ impl Keeping {
     }
 
     /// Answers tools whose chunks are on disk, or cannot get there.
-    fn answer_waiting(&mut self) {
-        let Keeping { journal, waiting, holed, .. } = self;
+    pub(super) fn answer_waiting(&mut self) {
+        let Keeping { journal, waiting, holed, logs, .. } = self;
         waiting.retain(|Waiting { kept, wish, .. }| {
-            let is_synced = journal.synced_until(*kept).is_some_and(|until| until > wish.seq);
+            let is_logged = logs.until_seq(*kept).is_none_or(|until| until > wish.seq);
+            let synced_until = journal.synced_until(*kept);
+            let is_synced = is_logged && synced_until.is_some_and(|until| until > wish.seq);
             if !is_synced && journal.fault().is_none() {
                 return true;
             }
@@ -369,7 +339,13 @@ impl Keeping {
 
     /// The last chunk for which the promise is kept; 0 before the first.
     pub fn durable_seq(&self, kept: KeptId) -> Option<u64> {
-        self.journal.durable_until(kept).map(|until_seq| until_seq.max(1) - 1)
+        self.durable_until(kept).map(|until_seq| until_seq.max(1) - 1)
+    }
+
+    /// One past that chunk.
+    pub(super) fn durable_until(&self, kept: KeptId) -> Option<u64> {
+        let until_seq = self.journal.durable_until(kept)?;
+        Some(self.logs.until_seq(kept).map_or(until_seq, |logged| until_seq.min(logged)))
     }
 
     /// Has everything so far written at once, because somebody waits for it.
@@ -569,7 +545,7 @@ const SCRUB_NAME: u64 = u64::MAX;
 
 pub(super) fn is_synced(journal: &Journal, kept: KeptId) -> bool {
     let living = journal.get(kept).and_then(|kept| kept.living.as_ref());
-    living.is_some_and(|living| living.durability == Durability::Synced)
+    living.is_some_and(|living| living.durability.is_synced())
 }
 
 fn fault_text(fault: Fault) -> String {
@@ -622,6 +598,9 @@ pub(crate) fn keep_end<R: Reactor + 'static, O: Outlet<R>>(
     if act::run_in(&mut shard.runs, execution).kept.is_none() {
         return shard.tell(Event::EndKept(execution)); // The journal has refused all of it.
     }
+    if logged::send_end(shard, execution, verdict) {
+        return; // The disk gets it behind the log.
+    }
     record_end(shard, execution, verdict);
     settle_ends(shard);
 }
@@ -640,6 +619,7 @@ pub(crate) fn record_end<R: Reactor + 'static, O: Outlet<R>>(
     if !std::mem::replace(&mut run.is_end_recorded, true) {
         let details = Some(EndedDetails::of(verdict, run.has_panicked).encode());
         let is_late = late::fails_with_disk(run);
+        keeping.logs.forget(kept);
         keeping.ends.push(Ending { execution, kept, details, is_late });
         keeping.is_touched = true;
     }
@@ -661,7 +641,7 @@ pub(crate) fn await_sync<R: Reactor + 'static, O: Outlet<R>>(
 }
 
 /// Tells the engine of ends that the disk keeps, or cannot keep.
-fn settle_ends<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>) {
+pub(super) fn settle_ends<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>) {
     let Some(keeping) = shard.keeping.as_deref_mut() else { return };
     if keeping.ends.is_empty() {
         return;
@@ -720,6 +700,8 @@ fn tell_fault<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, fault
     let keeping = shard.keeping.as_deref().expect("its disk has failed");
     let runs = shard.runs.iter().flatten();
     let promised = |kept| is_synced(&keeping.journal, kept);
+    let decided = |kept| keeping.logs.is_end_awaited(kept); // The log decides how it ends.
+    let runs = runs.filter(|run| !run.kept.is_some_and(decided));
     let all = runs.filter(|run| late::fails_with_disk(run) || run.kept.is_some_and(promised));
     let all: Vec<Handle> = all.map(|run| run.handle).collect();
     for execution in all {

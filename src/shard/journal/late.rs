@@ -49,8 +49,11 @@ pub struct Late {
     seen_seq: u64,
     /// The last chunk that the engine will be told of, once the execution is given up.
     last_seq: u64,
-    /// The time since which the journal has no room for the next chunk.
+    /// The time since which the journal has no room for the next chunk, or the log of the cluster
+    /// has not moved.
     full_since: Option<Instant>,
+    /// One past the last chunk that the log had at the last look, if it is awaited.
+    logged_until: Option<u64>,
     is_given_up: bool,
     /// True if it is in the list of those that the disk has to move for.
     is_listed: bool,
@@ -84,6 +87,7 @@ impl Late {
             seen_seq: head_seq,
             last_seq: u64::MAX,
             full_since: None,
+            logged_until: None,
             is_given_up: false,
             is_listed: false,
             end: LateEnd::Unknown,
@@ -102,6 +106,11 @@ impl Late {
 /// True if an execution fails when the disk does, whatever its durability is.
 pub(crate) fn fails_with_disk<X: GuestRun>(run: &Run<X>) -> bool {
     run.late.as_ref().is_some_and(|late| late.can_fail)
+}
+
+/// True if nothing more is waited for.
+pub(super) fn is_given_up<X: GuestRun>(run: &Run<X>) -> bool {
+    run.late.as_ref().is_some_and(|late| late.is_given_up)
 }
 
 /// True if only durable chunks may be seen, so that nobody else may look into the ring.
@@ -155,36 +164,60 @@ fn append<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, index: u3
     let (Some(kept), Some(keeping)) = (run.kept, shard.keeping.as_deref_mut()) else {
         return Some(head_seq); // The process ends, and nobody is left.
     };
-    if keeping.journal.fault().is_some() && !late.is_given_up {
+    let is_over = keeping.journal.fault().is_some() || keeping.logs.is_over(kept);
+    if is_over && !late.is_given_up {
         late.give_up(keeping.durable_seq(kept));
     }
     append_chunks(run, keeping, kept, &mut shard.scratch, shard.now);
     let late = run.late.as_deref_mut().expect("it is told late");
-    let is_overdue = late.is_overdue(head_seq, shard.now, keeping);
+    let is_overdue = late.is_overdue(kept, head_seq, shard.now, keeping);
     let (full_seq, full_max, can_fail) = (late.appended_seq + 1, late.full_max, late.can_fail);
+    let logged_until = late.logged_until;
     if is_overdue {
-        late.give_up(None);
+        late.give_up(logged_until.and_then(|_| keeping.durable_seq(kept)));
         append_chunks(run, keeping, kept, &mut shard.scratch, shard.now);
     }
     let until_seq = last_to_tell(run, keeping, kept);
     list_if_waiting(run, keeping, until_seq);
+    if is_active && shard.keeping.as_deref().is_some_and(|all| all.logs.has(kept)) {
+        produce::note_published(shard, index); // The log has to move before the engine is told.
+    }
     if is_active {
+        let run = act::run_mut(shard, handle);
         let tail_seq = tail_seq(&run.ring);
         shard.tell(Event::HeldFrom(handle, tail_seq)); // Newer chunks have taken older ones' place.
         shard.tell(Event::ActiveAt(handle, shard.now)); // Its producer is not silent.
     }
     if is_overdue && can_fail {
-        let text =
-            format!("journal_full: there was no room for chunk {full_seq} within {full_max:?}");
+        let text = match logged_until {
+            None => {
+                format!("journal_full: there was no room for chunk {full_seq} within {full_max:?}")
+            }
+            Some(seq) => format!(
+                "cluster_away: the log of the cluster did not take chunk {seq} within {full_max:?}"
+            ),
+        };
         shard.tell(Event::NotKept(handle, &text));
     }
     Some(until_seq)
 }
 
 impl Late {
-    /// Looks whether the journal has had no room for the next chunk for too long.
-    fn is_overdue(&mut self, head_seq: u64, now: Instant, keeping: &mut Keeping) -> bool {
-        if self.is_given_up || self.appended_seq >= head_seq {
+    /// Looks whether the journal has had no room for the next chunk for too long. The log of the
+    /// cluster may stand still for as long.
+    fn is_overdue(
+        &mut self,
+        kept: KeptId,
+        head_seq: u64,
+        now: Instant,
+        keeping: &mut Keeping,
+    ) -> bool {
+        let logged_until = keeping.logs.until_seq(kept).filter(|until| *until <= self.appended_seq);
+        if std::mem::replace(&mut self.logged_until, logged_until) != logged_until {
+            self.full_since = None;
+        }
+        let is_waiting = self.appended_seq < head_seq || logged_until.is_some();
+        if self.is_given_up || !is_waiting {
             self.full_since = None;
             return false;
         }
@@ -222,7 +255,7 @@ fn append_chunks<X: GuestRun>(
     }
     let late = run.late.as_deref_mut().expect("it is told late");
     late.appended_seq = appended_seq;
-    if appended_seq > before_seq {
+    if appended_seq > before_seq && late.logged_until.is_none() {
         late.full_since = None;
     }
 }

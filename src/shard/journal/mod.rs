@@ -20,6 +20,7 @@ mod keeping;
 #[cfg(all(test, not(loom)))]
 mod keeping_tests;
 mod late;
+mod logged;
 mod lost;
 mod open;
 mod promise;
@@ -27,6 +28,7 @@ mod reads;
 mod recall;
 #[cfg(all(test, not(loom)))]
 mod refill_tests;
+mod status;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
@@ -42,10 +44,12 @@ pub(crate) use keeping::{
     Claimed, Keeping, Telling, await_sync, claim, end_turn, keep_chunks, keep_end, on_disk_events,
     record_end, shut_down,
 };
-pub use keeping::{JournalError, JournalStatus};
 pub use late::Late;
 pub(crate) use late::{audit_late, end_late, has_recorded, ingest_late, shows_only_durable};
+pub use logged::LogNews;
+pub(crate) use logged::on_logged;
 pub use open::{OpenJournalError, open_journal};
 pub(crate) use promise::{has_failed, hurry, is_durable_to, promises_sync};
 pub use recall::Recall;
 pub(crate) use recall::{Described, forgotten_ring, recall, spec_of};
+pub use status::{JournalError, JournalStatus};

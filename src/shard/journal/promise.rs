@@ -7,7 +7,7 @@ use crate::journal::Fault;
 /// True if the disk has an execution through this chunk as promised; an error if it never will.
 pub(crate) fn is_durable_to(keeping: &Keeping, id: ExecutionId, seq: u64) -> Result<bool, Fault> {
     let kept = keeping.journal.find(id.to_bits());
-    let until_seq = kept.and_then(|kept| keeping.journal.durable_until(kept));
+    let until_seq = kept.and_then(|kept| keeping.durable_until(kept));
     match keeping.journal.fault() {
         Some(fault) => Err(fault),
         None => Ok(until_seq.is_none_or(|until_seq| until_seq > seq)),

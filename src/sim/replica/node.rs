@@ -285,7 +285,9 @@ impl SimNode {
             }
             ToCluster::StopReading(name) => _ = self.histories.remove(&name),
             ToCluster::Cancel { execution, .. } => self.owners[number(execution)].cancel(),
-            ToCluster::Mirror(_) => unreachable!("the shard runs nothing"),
+            ToCluster::Mirror(_) | ToCluster::End { .. } => {
+                unreachable!("the shard runs nothing")
+            }
         }
     }
 
