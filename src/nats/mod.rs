@@ -25,5 +25,5 @@ pub mod node;
 mod orphans;
 pub mod permissions;
 pub mod secret;
-mod source;
+pub(crate) mod source;
 pub mod stores;

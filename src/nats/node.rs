@@ -103,8 +103,8 @@ impl ClusterLine for Line {
         }
     }
 
-    fn waker(&self) -> Option<Waker> {
-        Some(self.waker.clone())
+    fn waker(&self) -> Waker {
+        self.waker.clone()
     }
 
     fn status(&self) -> NodeStatus {

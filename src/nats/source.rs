@@ -24,7 +24,7 @@ use crate::shard::{Chunk, Delivery, Ended, Reported, Subscriber};
 use crate::stream::{DetachReason, EndState, GapReason, Kind, KindTotals, Kinds, Outcome, Totals};
 
 /// The source of one mirror.
-pub(super) struct Source {
+pub(crate) struct Source {
     pub execution: ExecutionId,
     /// The reader of the ring; `None` once nothing more comes.
     reading: Option<Reading>,
@@ -45,7 +45,7 @@ struct Reading {
 }
 
 /// The end of an execution, as its shard gives it.
-pub(super) struct EndGiven {
+pub(crate) struct EndGiven {
     /// The description.
     pub details: Box<[u8]>,
     /// The totals of all chunks.

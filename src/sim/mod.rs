@@ -66,6 +66,8 @@ mod progress_tests;
 pub mod reactor;
 #[cfg(all(test, feature = "server"))]
 mod replica;
+#[cfg(all(test, feature = "cluster"))]
+mod replicated_tests;
 mod requests;
 mod run;
 mod scene;

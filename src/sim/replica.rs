@@ -34,7 +34,8 @@ use crate::sim::twice::run_twice;
 use crate::sim::world::{SimFaults, SimWorld};
 use crate::stream::{Kind, Kinds, Policy};
 use ledger::{Execution, Ledger};
-use node::{SimLine, SimNode};
+pub(super) use node::SimLine;
+use node::SimNode;
 use witness::Witness;
 
 /// The result of one seed. Equal for equal seeds.

@@ -80,7 +80,7 @@ impl Cluster {
 
     /// Wakes the thread that reads the rings.
     fn waker(&self) -> Option<Waker> {
-        self.line.as_ref()?.waker()
+        self.line.as_ref().map(|line| line.waker())
     }
 
     /// The numbers of the node, which all shards of the server share. `None`: it is alone.

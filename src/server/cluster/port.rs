@@ -24,10 +24,8 @@ pub trait ClusterLine: Send + Sync + fmt::Debug {
     /// The request, if there is no room for it now.
     fn send(&self, request: ToCluster) -> Result<(), ToCluster>;
 
-    /// Wakes the thread; `None` if there is none.
-    fn waker(&self) -> Option<Waker> {
-        None
-    }
+    /// Wakes the thread, for the readers of rings that sleep there.
+    fn waker(&self) -> Waker;
 
     /// The numbers of the node, a second old at most.
     fn status(&self) -> NodeStatus {

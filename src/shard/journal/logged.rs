@@ -21,7 +21,7 @@ use crate::reactor::Reactor;
 use crate::shard::Shard;
 use crate::shard::act;
 use crate::shard::outlet::Outlet;
-use crate::stream::Durability;
+use crate::stream::{Durability, Outcome};
 
 use super::details::EndedDetails;
 use super::keeping;
@@ -29,6 +29,9 @@ use super::late;
 
 /// The error text of an execution that somebody else has ended.
 const ENDED_BY_OTHERS: &str = "its node was lost to the cluster, which has ended it";
+
+/// The error text of one that was stopped, and whose last chunks the log did not take.
+const GIVEN_UP: &str = "cluster_away: the log of the cluster did not take its last chunks";
 
 /// The replicated executions of a shard.
 #[derive(Debug, Default)]
@@ -53,8 +56,10 @@ enum LoggedEnd {
     Open,
     /// The log will get this one.
     Awaited(Box<Verdict>),
-    /// The log has one, or this node does not wait for it any more.
+    /// The log has it, or nobody waits for that any more.
     Over,
+    /// The log has the end of somebody else.
+    Another,
 }
 
 /// News of the log of an execution.
@@ -104,9 +109,9 @@ impl Logs {
         self.open.contains_key(&kept)
     }
 
-    /// True if the log takes nothing more of a replicated execution.
+    /// True if somebody else has ended an execution in the log, which takes nothing more of it.
     pub fn is_over(&self, kept: KeptId) -> bool {
-        self.open.get(&kept).is_some_and(|logged| matches!(logged.end, LoggedEnd::Over))
+        self.open.get(&kept).is_some_and(|logged| matches!(logged.end, LoggedEnd::Another))
     }
 
     /// True while an end is on its way to the log.
@@ -124,20 +129,35 @@ pub(super) fn send_end<R: Reactor + 'static, O: Outlet<R>>(
 ) -> bool {
     let run = act::run_in(&mut shard.runs, execution);
     let is_given_up = late::is_given_up(run);
-    let details = EndedDetails::of(verdict, run.has_panicked);
+    let mut details = EndedDetails::of(verdict, run.has_panicked);
     let (Some(kept), Some(keeping)) = (run.kept, shard.keeping.as_deref_mut()) else {
         return false;
     };
     let Some(logged) = keeping.logs.open.get_mut(&kept) else { return false };
-    if !matches!(logged.end, LoggedEnd::Open) {
-        return false;
+    match logged.end {
+        LoggedEnd::Open => {}
+        LoggedEnd::Awaited(_) | LoggedEnd::Over => return false,
+        LoggedEnd::Another => {
+            shard.tell(Event::NotKept(execution, ENDED_BY_OTHERS));
+            return true;
+        }
     }
-    logged.end = match is_given_up {
-        true => LoggedEnd::Over,
-        false => LoggedEnd::Awaited(Box::new(verdict.clone())),
-    };
+    if !is_given_up {
+        logged.end = LoggedEnd::Awaited(Box::new(verdict.clone()));
+        O::log_end(shard, execution, &details, verdict);
+        return true;
+    }
+    // Whatever the log gets in the end: it is a failure.
+    logged.end = LoggedEnd::Over;
+    let has_failed = details.outcome == Outcome::Failed;
+    if !has_failed {
+        (details.outcome, details.error) = (Outcome::Failed, Some(GIVEN_UP.into()));
+    }
     O::log_end(shard, execution, &details, verdict);
-    !is_given_up
+    if !has_failed {
+        shard.tell(Event::NotKept(execution, GIVEN_UP));
+    }
+    !has_failed
 }
 
 /// Takes news of the log.
@@ -167,7 +187,7 @@ pub(crate) fn on_logged<R: Reactor + 'static, O: Outlet<R>>(
             }
         }
         LogNews::HasAnotherEnd => {
-            logged.end = LoggedEnd::Over;
+            logged.end = LoggedEnd::Another;
             shard.tell(Event::NotKept(handle, ENDED_BY_OTHERS));
         }
     }

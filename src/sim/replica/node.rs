@@ -19,6 +19,8 @@ use crate::cluster::piece::Piece;
 use crate::cluster::record::Incarnation;
 use crate::cluster::seek::{Seek, level};
 use crate::endpoint::Elsewhere;
+use crate::reactor::Waker;
+use crate::reactor::waker::WakeListener;
 use crate::server::{ClusterLine, Found, FromCluster, Located, ReaderName, ToCluster};
 use crate::sim::cluster::engine::{Engine, Message, Pulled};
 use crate::sim::cluster::faults::Manners;
@@ -28,6 +30,8 @@ pub struct SimLine {
     requests: Mutex<VecDeque<ToCluster>>,
     room: usize,
     refused: Mutex<u64>,
+    /// Nobody sleeps.
+    listener: WakeListener,
 }
 
 impl fmt::Debug for SimLine {
@@ -39,11 +43,22 @@ impl fmt::Debug for SimLine {
 impl SimLine {
     /// A line with room for this number of requests.
     pub fn new(room: usize) -> SimLine {
-        SimLine { requests: Mutex::default(), room, refused: Mutex::default() }
+        let listener = WakeListener::without_doorbell();
+        SimLine { requests: Mutex::default(), room, refused: Mutex::default(), listener }
+    }
+
+    /// Takes all requests.
+    #[cfg(feature = "cluster")]
+    pub fn take(&self) -> VecDeque<ToCluster> {
+        std::mem::take(&mut *self.requests.lock().expect("one thread has it"))
     }
 }
 
 impl ClusterLine for SimLine {
+    fn waker(&self) -> Waker {
+        self.listener.waker()
+    }
+
     fn send(&self, request: ToCluster) -> Result<(), ToCluster> {
         let mut requests = self.requests.lock().expect("one thread has it");
         if requests.len() >= self.room {
