@@ -31,6 +31,7 @@ use streamdoor::server::{
     ServerShard, ServerShardConfig, SetUp, ShardEnds, TlsConfig,
 };
 use streamdoor::shard::{JournalError, ShardConfig};
+use streamdoor::stream::Durability;
 use streamdoor::tool::{Environment, Files, Tools};
 use streamdoor::trace::Level;
 use streamdoor::trace::log::LogLine;
@@ -163,6 +164,11 @@ impl ServerSetup {
         let log = started.map_err(|error| CliError::Environment(format!("the log: {error}")))?;
         let journal = JournalState::open(settings)?;
         let cluster = ClusterSetup::of(settings)?;
+        let is_kept = cluster.is_some() && journal.folder().is_some();
+        if settings.durability == Durability::Replicated && !is_kept {
+            let text = "durability: replicated needs --cluster and a journal";
+            return Err(CliError::Environment(text.to_owned()));
+        }
         // What one node issues, all accept.
         let secrets = cluster.as_ref().map(ClusterSetup::secrets);
         let secrets = secrets.or_else(|| journal.folder().map(|folder| folder.secrets));

@@ -395,7 +395,7 @@ impl Setting for Cpus {
 
 words! {
     AutoPath: "PATH";
-    Durability: "none|written|synced";
+    Durability: "none|written|synced|replicated";
     FilePath: "PATH";
     Isolated: "serve|stop";
     Name: "NAME";

@@ -81,7 +81,8 @@ settings! {
     /// another server uses that, nothing is kept on disk. With off: nothing is.
     journal: AutoPath = AutoPath::default();
     /// The promise for chunks, unless the call sets another. With none, they end with the server.
-    /// With written, they survive a crash of it. With synced, they survive a power cut.
+    /// With written, they survive a crash of it. With synced, they survive a power cut. With
+    /// replicated, the log of the cluster has them, too.
     durability: Durability = Durability::Written;
     /// The most disk space of the journal. The oldest executions go first.
     journal_bytes: Bytes<{ 16 << 20 }, { 1 << 50 }> = Bytes(1 << 30);
