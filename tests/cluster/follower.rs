@@ -32,6 +32,8 @@ pub struct Load {
     pub chunks: u64,
     pub delay_ms: u64,
     pub chunk_bytes: usize,
+    /// True if nobody is given what the log does not have.
+    pub is_replicated: bool,
 }
 
 /// Everything that a follower was given.
@@ -54,17 +56,21 @@ impl Load {
             chunks: random.between(100, 1_500),
             delay_ms: random.below(3),
             chunk_bytes: random.between(50, 2_000) as usize,
+            is_replicated: false,
         }
     }
 
     /// Starts the execution. Returns its id.
     pub fn start(&self, address: &str) -> io::Result<String> {
-        let Load { chunks, delay_ms, chunk_bytes } = self;
+        let Load { chunks, delay_ms, chunk_bytes, is_replicated } = self;
         let arguments =
             json!({ "chunks": chunks, "delay_ms": delay_ms, "chunk_size": chunk_bytes });
-        let call = json!({ "tool": "slow_data_processor", "arguments": arguments }).to_string();
+        let mut call = json!({ "tool": "slow_data_processor", "arguments": arguments });
+        if *is_replicated {
+            call["durability"] = "replicated".into();
+        }
         let request = "POST /v1/executions";
-        let (status, body) = ask(address, request, &call, Duration::ZERO)?;
+        let (status, body) = ask(address, request, &call.to_string(), Duration::ZERO)?;
         let text = String::from_utf8_lossy(&body).into_owned();
         let created: Option<Value> = serde_json::from_str(&text).ok().filter(|_| status == 201);
         let id = created.and_then(|created| Some(created["execution"].as_str()?.to_owned()));
@@ -104,6 +110,20 @@ impl Load {
                 }
             }
         }
+    }
+
+    /// Follows the execution until its end, or until the connection is cut.
+    pub fn watch(&self, address: &str, id: &str) -> Transcript {
+        let request = format!("GET /v1/executions/{id}/events?format=ndjson&policy=replay");
+        let mut answer = Vec::new();
+        if let Ok(mut stream) = TcpStream::connect(address) {
+            let asked = stream.write_all(world::request_head(&request, "", "").as_bytes());
+            let _ = asked.and_then(|()| stream.read_to_end(&mut answer)); // It is cut.
+        }
+        let text = String::from_utf8_lossy(&answer);
+        let is_whole = |line: &&str| line.starts_with('{') && line.ends_with('}');
+        let events: Vec<&str> = text.lines().filter(is_whole).collect();
+        self.read(&events.join("\n"))
     }
 
     /// Checks the events of a stream.

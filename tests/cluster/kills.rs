@@ -127,7 +127,8 @@ fn live_and_die(
 ) -> (Vec<(Load, String, Transcript)>, u64) {
     let owner = cluster.node(name, &[]);
     let delay_ms = random.between(1, 10);
-    let load = Load { chunks: 100_000, delay_ms, chunk_bytes: random.between(50, 4_000) as usize };
+    let chunk_bytes = random.between(50, 4_000) as usize;
+    let load = Load { chunks: 100_000, delay_ms, chunk_bytes, is_replicated: false };
     let ids = [(); 2].map(|()| load.start(&owner.address).expect("it serves"));
     let manners = followers(others[0], others, random);
     let wait_ms = random.below(1_500);
@@ -224,7 +225,8 @@ fn an_owner_that_was_stopped_for_too_long_is_fenced_and_its_followers_keep_their
     let third = cluster.node("c", &[]);
     let (tally, mut random) = (Tally::default(), random(30));
     for _ in 0..stops {
-        let load = Load { chunks: random.between(200, 800), delay_ms: 5, chunk_bytes: 200 };
+        let chunks = random.between(200, 800);
+        let load = Load { chunks, delay_ms: 5, chunk_bytes: 200, is_replicated: false };
         let id = load.start(&owner.address).expect("it serves");
         let from_all = Manner { policy: Some("replay"), ..Manner::default() };
         std::thread::scope(|scope| {

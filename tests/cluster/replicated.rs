@@ -3,8 +3,11 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use streamdoor::base::Random;
 use streamdoor::reactor::Clock;
 
+use crate::campaign::{Tally, count, pause, random};
+use crate::follower::{Load, Manner, Transcript};
 use crate::nodes::{Cluster, only};
 use crate::served::{self, Server};
 use crate::world::{self, Folder, events, inspect, kill};
@@ -29,19 +32,6 @@ fn told(events: &[Value]) -> Vec<(Value, Value, Value)> {
     };
     let is_told = |event: &&Value| event["event"] != "started" && event["event"] != "progress";
     events.iter().filter(is_told).map(of).collect()
-}
-
-/// Follows an execution until its server is killed. Returns the number of the last chunk.
-fn follow_until_cut(address: &str, id: &str) -> u64 {
-    let head =
-        world::request_head(&format!("GET /v1/executions/{id}/events?format=ndjson"), "", "");
-    let mut socket = std::net::TcpStream::connect(address).unwrap();
-    std::io::Write::write_all(&mut socket, head.as_bytes()).unwrap();
-    let mut answer = Vec::new();
-    let _ = std::io::Read::read_to_end(&mut socket, &mut answer); // It is cut.
-    let text = String::from_utf8_lossy(&answer).into_owned();
-    let events = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    events.filter_map(|event| event["seq"].as_u64()).max().unwrap_or(0)
 }
 
 #[test]
@@ -115,10 +105,11 @@ fn an_execution_whose_log_does_not_come_back_fails_after_its_deadline() {
 fn what_was_seen_survives_the_node_and_the_node_says_the_same_afterwards() {
     let Some(cluster) = Cluster::start("replicated-lost") else { return };
     let (owner, other) = (cluster.node("a", &[]), cluster.node("b", &[]));
-    let id = replicated(&owner, 1_000_000, 1, json!({}));
+    let load = Load { chunks: 1_000_000, delay_ms: 1, chunk_bytes: 100, is_replicated: true };
+    let id = load.start(&owner.address).unwrap();
     let follower = {
         let (address, id) = (owner.address.clone(), id.clone());
-        std::thread::spawn(move || follow_until_cut(&address, &id))
+        std::thread::spawn(move || load.watch(&address, &id).chunks)
     };
     while inspect(&owner, &id).1["chunks"].as_u64().is_none_or(|chunks| chunks < 200) {}
     kill(owner);
@@ -146,4 +137,72 @@ fn what_no_log_takes_is_refused() {
     let alone = folder.serve(&["--idle", "block"]);
     let (status, answer) = served::ask(&alone.address, "POST", "/v1/executions", &body.to_string());
     assert!(status == 400 && answer.contains("\"no_cluster\""), "{status} {answer}");
+}
+
+/// Kills everything while executions run, and starts it again.
+fn kill_everything(cluster: &mut Cluster, tally: &Tally, random: &mut Random) {
+    let nodes = ["a", "b"].map(|name| cluster.node(name, &[]));
+    let loads = [(); 3].map(|()| Load { is_replicated: true, ..Load::drawn(random) });
+    let ids = loads.map(|load| load.start(&nodes[0].address).expect("it serves"));
+    let all = || loads.iter().zip(&ids);
+    let addresses = nodes.each_ref().map(|node| node.address.clone());
+    let seen = std::thread::scope(|scope| {
+        let watch = |(load, id): (&Load, &String)| {
+            let (load, id) = (*load, id.clone());
+            addresses.each_ref().map(|at| {
+                let id = id.clone();
+                scope.spawn(move || load.watch(at, &id))
+            })
+        };
+        let watchers: Vec<_> = all().map(watch).collect();
+        pause(random, 100, 3_000);
+        let is_first = random.chance(1, 2);
+        if is_first {
+            cluster.nats.kill();
+        }
+        nodes.into_iter().for_each(kill);
+        if !is_first {
+            cluster.nats.kill();
+        }
+        let joined = watchers.into_iter().map(|pair| pair.map(|one| one.join().expect("no panic")));
+        joined.collect::<Vec<_>>()
+    });
+    cluster.nats.start_again();
+    let nodes = ["a", "b"].map(|name| cluster.node(name, &[]));
+    for ((load, id), seen) in all().zip(&seen) {
+        let from_all = Manner { policy: Some("replay"), ..Manner::default() };
+        let now = nodes.each_ref().map(|node| load.follow(&node.address, id, from_all));
+        tally.note_execution();
+        for (at, transcript) in ["a", "b"].iter().zip(&now) {
+            let who = format!("{id} {load:?} at {at}");
+            if transcript.is_unknown && seen.iter().all(|before| before.chunks == 0) {
+                continue; // It was killed before the directory knew of it.
+            }
+            tally.take(&who, transcript, &["completed", "failed"]);
+            for before in seen {
+                let is_cut = before.ends.is_empty();
+                let has_all = before.chunks <= transcript.chunks
+                    && (is_cut || before.summary() == transcript.summary());
+                if !has_all || !before.wrong.is_empty() || !before.gaps.is_empty() {
+                    let (before, now) = (before.summary(), transcript.summary());
+                    tally.note_wrong(format!("{who}: {before:?} was seen before, {now:?} now"));
+                }
+            }
+        }
+        if now[0].summary() != now[1].summary() {
+            let [one, other] = now.each_ref().map(Transcript::summary);
+            tally.note_wrong(format!("{id}: {one:?} and {other:?}"));
+        }
+    }
+}
+
+#[test]
+fn kills_of_everything_lose_nothing_that_anybody_has_seen() {
+    let kills = count("ALL_KILLS", 2);
+    let Some(mut cluster) = Cluster::start("all-kills") else { return };
+    let (tally, mut random) = (Tally::default(), random(50));
+    for _ in 0..kills {
+        kill_everything(&mut cluster, &tally, &mut random);
+    }
+    tally.finish(&format!("{kills} kills of all nodes and of nats-server at the same time"));
 }
