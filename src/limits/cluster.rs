@@ -49,7 +49,7 @@ pub const CLUSTER_PULL_RECORDS: u32 = 256;
 /// See [`CLUSTER_PULL_RECORDS`].
 pub const CLUSTER_PULL_BYTES: u32 = 256 << 10;
 /// Time after which a node looks again which nodes have a lease.
-pub const CLUSTER_LOOK_INTERVAL: Duration = Duration::from_millis(500);
+pub const CLUSTER_LOOK_INTERVAL: Duration = Duration::from_millis(250);
 /// A connection is asked this often if it still works, and given up when the third question finds
 /// the first two without an answer. A node whose server is lost without a word has to reach
 /// another one, and renew its lease there, before the lease is over.
@@ -84,7 +84,7 @@ pub const CLUSTER_CHUNKS_PER_LOOK: usize = 4_096;
 pub const CLUSTER_BUFFER_BYTES_MAX: u64 = 64 << 20;
 /// Each node that ends executions of a lost one waits up to this long, so that not all do it at the
 /// same time.
-pub const CLUSTER_CLOSE_JITTER: Duration = Duration::from_millis(500);
+pub const CLUSTER_CLOSE_JITTER: Duration = Duration::from_millis(250);
 /// Time for which a node that stops waits until its logs have their ends.
 pub const CLUSTER_STOP_WAIT: Duration = Duration::from_secs(3);
 /// Records and answers that wait for a node's driver.

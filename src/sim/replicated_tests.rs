@@ -1,10 +1,10 @@
-//! Replicated executions in a simulated world: a real shard with a journal, its real sources and
-//! mirrors, and a log that is away, refuses, loses answers, and gets ends from others.
+//! Replicated executions in a simulated world. A real shard has a journal. Its real sources and
+//! mirrors write a log that is away, refuses, loses answers, and gets ends from others.
 //!
-//! The oracle knows what the log has. The engine never knows a chunk of which the log does not
-//! know, and no end but one that the log has, unless the execution has failed. After a crash of the
-//! process, the log decides about what was running. Once the faults are over, each log has one end,
-//! and it is the one that was told.
+//! The oracle knows what the log has. The engine never knows a chunk that the log does not have. It
+//! knows no end but that of the log, unless the execution has failed. After a crash of the process,
+//! the log decides about what was running. Once the faults are over, each log has one end: the one
+//! that was told.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
@@ -83,7 +83,7 @@ impl Log {
 enum Answer {
     Failed,
     Stored(u64),
-    Looked(Option<Last>),
+    Looked(Option<Box<Last>>),
 }
 
 struct Trial {
@@ -353,7 +353,7 @@ impl Trial {
             let (strikes, late) = (!*is_healed && random.chance(1, 12), random.chance(1, 2));
             match wish {
                 _ if *is_away || (strikes && late) => None,
-                Wish::Look => Some(Answer::Looked(log.last())),
+                Wish::Look => Some(Answer::Looked(log.last().map(Box::new))),
                 Wish::Store { expected, record } => {
                     let stored = log.store(expected, record);
                     let answer = stored.map_or(Answer::Failed, Answer::Stored);
@@ -381,13 +381,13 @@ impl Trial {
             match answer {
                 Answer::Failed => closer.on_failed(attempt, now),
                 Answer::Stored(_) => closer.on_stored(),
-                Answer::Looked(last) => closer.on_looked(attempt, last.as_ref()),
+                Answer::Looked(last) => closer.on_looked(attempt, last.as_deref()),
             }
         } else if let Some((_, mirror)) = self.sources.get_mut(&id) {
             match answer {
                 Answer::Failed => mirror.on_failed(attempt, now),
                 Answer::Stored(place) => mirror.on_stored(attempt, place),
-                Answer::Looked(last) => mirror.on_looked(attempt, last.as_ref()),
+                Answer::Looked(last) => mirror.on_looked(attempt, last.as_deref()),
             }
         }
     }
@@ -448,4 +448,28 @@ fn nobody_is_told_what_the_log_does_not_have() {
     for what in all {
         assert!(counts.get(what).is_some_and(|count: &u64| *count > 0), "{what}: {counts:?}");
     }
+}
+
+#[test]
+fn an_execution_that_is_over_before_its_mirror_comes_is_in_the_log() {
+    let mut trial = Trial::new(1);
+    let tool = Some(Arc::new(ToolSpec::new("far", "Publishes.")));
+    let prepared = Prepared { tool, ..Prepared::new(Work::Feed) };
+    let options = ExecuteOptions { durability: Some(Durability::None), ..Default::default() };
+    let id = trial.shard.execute_prepared(prepared, options).unwrap();
+    trial.shard.cancel(id).unwrap(); // It is over before the mirror comes.
+    let mut requests = Vec::new();
+    for _ in 0..3 {
+        trial.pass(Duration::from_millis(50)); // The line may have room for one.
+        requests.extend(trial.line.take());
+    }
+    let [ToCluster::Mirror(mirrored), ToCluster::End { execution, details, published }] =
+        &requests[..]
+    else {
+        panic!("{} requests", requests.len());
+    };
+    assert_eq!((mirrored.execution, *execution), (id, id));
+    assert!(mirrored.subscriber.is_none() && !mirrored.is_replicated);
+    assert_eq!(EndedDetails::decode(details).outcome, Outcome::Cancelled);
+    assert_eq!(**published, crate::stream::KindTotals::default());
 }

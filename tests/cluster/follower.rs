@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use streamdoor::base::Random;
+use streamdoor::base::{Instant, Random};
 use streamdoor::reactor::Clock;
 
 use crate::campaign::is_over;
@@ -45,6 +45,8 @@ pub struct Transcript {
     pub ends: Vec<Value>,
     /// Everything that must not be.
     pub wrong: Vec<String>,
+    /// The time at which the stream was over.
+    pub over_at: Option<Instant>,
     /// True if the server did not find the execution for the whole time.
     pub is_unknown: bool,
 }
@@ -99,7 +101,10 @@ impl Load {
                 Err(error) => return Transcript::of_error(&format!("{request}: {error}")),
             };
             match status {
-                200 => return self.read(&String::from_utf8_lossy(&body)),
+                200 => {
+                    let over_at = Some(Clock::now());
+                    return Transcript { over_at, ..self.read(&String::from_utf8_lossy(&body)) };
+                }
                 404 | 503 if Clock::now().since(begun) < FOUND_WITHIN => {
                     std::thread::sleep(Duration::from_millis(50));
                 }
@@ -163,6 +168,13 @@ impl Load {
             }
         }
         seen
+    }
+}
+
+impl Manner {
+    /// True for a client that begins at once and reads as fast as it can.
+    pub fn is_prompt(&self) -> bool {
+        self.late.is_zero() && self.slow.is_zero()
     }
 }
 

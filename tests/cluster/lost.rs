@@ -76,3 +76,17 @@ fn the_name_of_a_living_node_is_taken() {
     let id = slow(&second, 10, 1);
     assert_eq!(events(&second, &id, "").last().unwrap()["state"], "completed", "it serves alone");
 }
+
+#[test]
+fn an_execution_without_a_chunk_is_known_to_all() {
+    let Some(cluster) = Cluster::start("at-once") else { return };
+    for journal in [&[][..], &["--journal", "off"]] {
+        let (owner, other) = (cluster.node("a", journal), cluster.node("b", journal));
+        for _ in 0..5 {
+            let id = slow(&owner, 0, 0);
+            let [here, there] = [&owner, &other].map(|node| events(node, &id, "").pop().unwrap());
+            assert_eq!((&here["event"], &here["state"]), (&json!("end"), &json!("completed")));
+            assert_eq!((&there["event"], &there["state"]), (&json!("end"), &json!("completed")));
+        }
+    }
+}

@@ -22,6 +22,10 @@ use crate::stream::Policy;
 pub(super) fn attach<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
     for id in std::mem::take(&mut shard.guests.cluster.to_mirror) {
         let Some(run) = shard.run_of(id).filter(|run| is_mirrored(run)) else { continue };
+        if run.has_verdict && run.head_seq() == 0 {
+            mirror_end(shard, id);
+            continue;
+        }
         if matches!(run.producer, Producer::Waiting(_)) {
             shard.guests.cluster.to_mirror.push(id);
             continue;
@@ -38,6 +42,16 @@ pub(super) fn attach<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
             Err(_) => {} // It must not be read elsewhere.
         }
     }
+}
+
+/// Mirrors the end of an execution that was over before it published anything. It may never have
+/// had a ring.
+fn mirror_end<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: ExecutionId) {
+    let Some(run) = shard.run_of(id) else { return };
+    let Some(verdict) = shard.engine.verdict(run.handle) else { return };
+    let details = EndedDetails::of(&verdict, run.has_panicked);
+    mirror(shard, id, None, false);
+    tell_end(shard, id, &details, &verdict);
 }
 
 fn mirror_spec() -> SubscribeSpec {
@@ -70,6 +84,15 @@ pub(in crate::server) fn send_end<R: Reactor + 'static>(
         to_mirror.swap_remove(at);
         mirror(shard, id, None, true);
     }
+    tell_end(shard, id, details, verdict);
+}
+
+fn tell_end<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ExecutionId,
+    details: &EndedDetails,
+    verdict: &Verdict,
+) {
     let (details, published) = (details.encode().into(), Box::new(verdict.totals));
     let now = shard.now;
     shard.guests.cluster.send(ToCluster::End { execution: id, details, published }, now);
