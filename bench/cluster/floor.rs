@@ -125,12 +125,14 @@ pub fn catch_up(server: &NatsServer, params: &Params) -> Result<Found, Failure> 
         let bytes = payload(params.size_bytes);
         let of_record = (RECORD_BYTES_MAX / params.size_bytes).max(1);
         let (mut expected, mut left) = (0, (params.mib << 20) as usize / params.size_bytes);
+        let filled_ns = now_ns();
         while left > 0 {
             let count = left.min(of_record);
             expected = write(&client, expected, bytes.repeat(count)).await?;
             left -= count;
         }
         let (begun, mut read, mut behind) = (now_ns(), 0, 0);
+        let written_ns = begun - filled_ns;
         loop {
             let inbox = client.new_inbox();
             let mut answers = client.subscribe(inbox.clone()).await.map_err(failed)?;
@@ -155,7 +157,7 @@ pub fn catch_up(server: &NatsServer, params: &Params) -> Result<Found, Failure> 
             }
             if count == 0 {
                 let elapsed_ns = now_ns() - begun;
-                return Ok(Found { bytes: read, elapsed_ns, ..Found::default() });
+                return Ok(Found { bytes: read, elapsed_ns, written_ns, ..Found::default() });
             }
         }
     });

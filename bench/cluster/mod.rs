@@ -40,7 +40,7 @@ Usage: bench cluster [options]
                       batches
   --work NAME         live: publish at planned times, and measure until the client has the chunk
                       (the default)
-                      catch-up: read a log once from its beginning
+                      catch-up: fill a log as fast as it goes, and read it once from its beginning
   --nats PROGRAM      the server of NATS (nats-server on the PATH)
   --rate R            live: chunks per second, planned with jittered gaps (1000)
   --size B            bytes of a chunk, 16 or more (100)
@@ -73,9 +73,11 @@ pub struct Params {
 pub struct Found {
     /// live: the time of each counted chunk from its planned time until the client had it.
     samples_ns: Vec<u32>,
-    /// catch-up: payload bytes, and the time for all of them.
+    /// catch-up: payload bytes, the time to read all of them, and the time before that until the
+    /// log had them.
     bytes: u64,
     elapsed_ns: u64,
+    written_ns: u64,
 }
 
 /// Runs `bench cluster` with the arguments after these words.
@@ -148,12 +150,16 @@ impl Params {
     fn report(&self, found: &Found) -> String {
         let histogram = histogram_of(&found.samples_ns);
         let pressure = Pressure::now(None);
-        let mb_per_s = found.bytes as f64 * 1e3 / found.elapsed_ns.max(1) as f64;
+        let rate_of = |time_ns: u64| found.bytes as f64 * 1e3 / time_ns.max(1) as f64;
+        let (mb_per_s, written) = (rate_of(found.elapsed_ns), rate_of(found.written_ns));
         if !self.json {
             let head = format!("machine     {}\n", describe());
             let result = match self.work {
                 "live" => latency_text(&histogram),
-                _ => format!("{:<12}{mb_per_s:>12.1} MB/s\n", "read"),
+                _ => format!(
+                    "{:<12}{written:>12.1} MB/s\n{:<12}{mb_per_s:>12.1} MB/s\n",
+                    "written", "read"
+                ),
             };
             return head + &result + &pressure.to_text();
         }
@@ -169,7 +175,10 @@ impl Params {
         line.insert("seed".into(), json!(self.seed));
         match self.work {
             "live" => line.extend(latency_json(&histogram)),
-            _ => _ = line.insert("mb_per_s".into(), json!(mb_per_s.round())),
+            _ => {
+                line.insert("written_mb_per_s".into(), json!(written.round()));
+                line.insert("mb_per_s".into(), json!(mb_per_s.round()));
+            }
         }
         line.insert("pressure".into(), pressure.to_json());
         line.insert("machine".into(), json!(describe()));

@@ -164,11 +164,13 @@ pub fn live(nats: &NatsServer, params: &Params) -> Result<Found, Failure> {
 pub fn catch_up(nats: &NatsServer, params: &Params) -> Result<Found, Failure> {
     let (owner, other, _folder) = two_nodes(nats, params)?;
     let chunks = (params.mib << 20) as usize / params.size_bytes;
+    let filled_ns = now_ns();
     let id = owner.execute("bulk", json!({ "size": params.size_bytes, "chunks": chunks }))?;
     while owner.node.status().counters.mirrored == 0 {
-        std::thread::sleep(Duration::from_millis(20)); // Its log does not have the end yet.
+        std::thread::sleep(Duration::from_millis(2)); // Its log does not have the end yet.
     }
     let begun = now_ns();
+    let written_ns = begun - filled_ns;
     let mut socket = other.get(&format!("/v1/executions/{id}/output"))?;
     let (mut bytes, mut buffer) = (0, vec![0; 256 << 10]);
     loop {
@@ -182,7 +184,7 @@ pub fn catch_up(nats: &NatsServer, params: &Params) -> Result<Found, Failure> {
     end(owner, other);
     let expected = (chunks * params.size_bytes) as u64;
     match bytes >= expected {
-        true => Ok(Found { bytes: expected, elapsed_ns, ..Found::default() }),
+        true => Ok(Found { bytes: expected, elapsed_ns, written_ns, ..Found::default() }),
         false => Err(failed(format!("{bytes} of {expected} bytes have come"))),
     }
 }

@@ -60,6 +60,11 @@ pub const JOURNAL_SETTLING_TIME: Duration = Duration::from_secs(600);
 pub const JOURNAL_LOOK_INTERVAL: Duration = Duration::from_secs(3_600);
 /// Number of reads that are under way at the same time. Each has a buffer.
 pub const JOURNAL_READS_MAX: usize = 64;
+/// Payload bytes of an answer to a reader on another thread, which a run more may follow. Each
+/// answer takes both threads a turn, and a run of small chunks is short.
+pub const REFILL_BYTES: u64 = 64 << 10;
+/// Chunks of such an answer.
+pub const REFILL_CHUNKS: u64 = 1_024;
 /// Size of the buffer of a read. A run with a chunk that is longer has a buffer of its own.
 pub const JOURNAL_READ_BYTES: u32 = 68 << 10;
 /// Bytes of old chunks that a shard gives in one turn, unless one chunk is longer.

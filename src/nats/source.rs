@@ -3,7 +3,7 @@
 //! Between two looks there is the linger, which bounds the number of records. A source that finds
 //! one chunk at most sleeps until its shard wakes it. One that finds more looks again by itself.
 //! The first chunk after a pause is thus not held back, and a tool that publishes all the time
-//! rings no bell.
+//! rings no bell. A look that fills a record is followed by the next one at once.
 //!
 //! It gates nobody. If the ring has overwritten something before it came, and no disk has it, the
 //! log gets a gap. A gap of a log says what is missing of each kind. The ring knows that as long as
@@ -22,6 +22,9 @@ use crate::server::FromCluster;
 use crate::shard::journal::{EndedDetails, LogNews};
 use crate::shard::{Chunk, Delivery, Ended, Reported, Subscriber};
 use crate::stream::{DetachReason, EndState, GapReason, Kind, KindTotals, Kinds, Outcome, Totals};
+
+/// Payload bytes after which a look does not wait for more.
+const PLENTY_BYTES: u64 = limits::CLUSTER_RECORD_BYTES as u64 / 2;
 
 /// The source of one mirror.
 pub(crate) struct Source {
@@ -72,6 +75,8 @@ enum Found {
     Little,
     /// Everything that there was.
     Much,
+    /// Everything that there was, and a record is full of it.
+    Plenty,
     /// More than one look takes.
     More,
     /// More than the mirror takes now.
@@ -166,7 +171,9 @@ impl Source {
         self.next = match reading.read(mirror) {
             Found::Little if reading.subscriber.rest() => Next::Woken(now + linger),
             Found::Little | Found::Much => Next::At(now + linger),
-            Found::More => Next::At(now),
+            // It has fallen behind. A record more costs no more for each chunk.
+            Found::Plenty if reading.subscriber.rest() => Next::Woken(now),
+            Found::Plenty | Found::More => Next::At(now),
             Found::TooMuch => Next::Stored,
             Found::End => Next::Never,
         };
@@ -178,6 +185,7 @@ impl Source {
 
 impl Reading {
     fn read(&mut self, mirror: &mut Mirror) -> Found {
+        let before = mirror.position().all.bytes;
         for count in 0..limits::CLUSTER_CHUNKS_PER_LOOK {
             // What the log does not take now stays on the disk, if there is one.
             if self.subscriber.reads_disk() && mirror.is_full() {
@@ -185,6 +193,9 @@ impl Reading {
             }
             let Reading { subscriber, expected, is_expected_news, .. } = self;
             let (chunk, note) = match subscriber.poll() {
+                None if mirror.position().all.bytes - before >= PLENTY_BYTES => {
+                    return Found::Plenty;
+                }
                 None if count <= 1 => return Found::Little,
                 None => return Found::Much,
                 Some(Delivery::End(ended)) => {

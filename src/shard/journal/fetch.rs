@@ -51,6 +51,8 @@ pub(super) struct Fetching {
     chunks_max: u32,
     pub(super) goal: Goal,
     step: Step,
+    /// Totals of the chunks of earlier runs that a reader on another thread was given.
+    refilled: Totals,
 }
 
 /// The chunk that is looked for, and the reason.
@@ -126,8 +128,19 @@ fn ask<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, question: Qu
     };
     let Some(keeping) = shard.keeping.as_deref_mut() else { return };
     let (goal, step) = (Goal::Chunks, Step::Soon);
-    let fetching =
-        Fetching { subscriber, execution, kept, from_seq, until_seq, seen, chunks_max, goal, step };
+    let refilled = Totals::ZERO;
+    let fetching = Fetching {
+        subscriber,
+        execution,
+        kept,
+        from_seq,
+        until_seq,
+        seen,
+        chunks_max,
+        goal,
+        step,
+        refilled,
+    };
     let name = keeping.fetches.insert(fetching) as u64;
     look(shard, name);
 }
@@ -173,6 +186,11 @@ pub(super) fn look<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, 
 /// Goes on with a question whose place is known.
 fn on_place<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, name: u64, place: Place) {
     let Some(keeping) = shard.keeping.as_deref_mut() else { return };
+    let &mut Fetching { refilled, from_seq, .. } = keeping.fetching(name);
+    if refilled != Totals::ZERO && !matches!(place, Place::Run { .. }) {
+        let result = Fetched::Given { totals: Totals::ZERO, last_seq: 0 };
+        return answer(shard, name, from_seq, result); // It need not wait for what follows.
+    }
     match place {
         Place::Soon => {
             keeping.fetching(name).step = Step::Soon;
@@ -204,7 +222,8 @@ fn on_place<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, name: u
 /// Goes on with a question whose run is in memory. A few chunks are given at once.
 fn on_recent<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, name: u64) {
     let Some(keeping) = shard.keeping.as_deref_mut() else { return };
-    let is_small = keeping.fetching(name).chunks_max <= limits::DELIVERY_CHUNKS_MAX;
+    let &mut Fetching { chunks_max, refilled, .. } = keeping.fetching(name);
+    let is_small = chunks_max <= limits::DELIVERY_CHUNKS_MAX && refilled == Totals::ZERO;
     match is_small && keeping.reads.left_bytes > 0 {
         true => on_ready(shard, name),
         false => keeping.reads.ready.push_back(name),
@@ -556,7 +575,34 @@ fn give<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, name: u64, 
         passed_until_seq += 1;
         totals.chunks += 1;
     }
+    if is_elsewhere && refill_goes_on(shard, name, passed_until_seq, totals) {
+        return look(shard, name);
+    }
     answer(shard, name, passed_until_seq, Fetched::Given { totals, last_seq });
+}
+
+/// True if the answer to a reader on another thread goes on with the next run. A run can be short,
+/// and each question takes both threads a while.
+fn refill_goes_on<R: Reactor + 'static, O: Outlet<R>>(
+    shard: &mut Shard<R, O>,
+    name: u64,
+    passed_until_seq: u64,
+    given: Totals,
+) -> bool {
+    let Some(keeping) = shard.keeping.as_deref_mut() else { return false };
+    let fetching = keeping.fetching(name);
+    fetching.refilled = fetching.refilled + given;
+    let Totals { chunks, bytes } = fetching.refilled;
+    let has_room = bytes < limits::REFILL_BYTES && chunks < limits::REFILL_CHUNKS && chunks > 0;
+    if !has_room || passed_until_seq >= fetching.until_seq {
+        return false;
+    }
+    (fetching.from_seq, fetching.seen) = (passed_until_seq, None);
+    let subscriber = fetching.subscriber;
+    if let Call::Refill(refill) = &shard.sinks[subscriber.0.index as usize].call {
+        refill.pass(passed_until_seq);
+    }
+    true
 }
 
 /// Gives a subscriber the chunks that `next` returns, each with the payload bytes through it. They

@@ -1,10 +1,13 @@
 //! Chunks that only the disk holds, for a reader on another thread.
 //!
-//! The reader asks for the chunk that it needs next, and rings. Its shard reads one run, and
-//! answers with the chunks of it. The cursor of the reader is the only truth. Each answer begins
+//! The reader asks for the chunk that it needs next, and rings. Its shard reads some runs, and
+//! answers with the chunks of them. The cursor of the reader is the only truth. Each answer begins
 //! where the question did, and the reader leaves out what it has passed meanwhile.
 //!
-//! One question is open at a time, and an answer is one run at most. That bounds the memory.
+//! One question is open at a time, and an answer has [`REFILL_BYTES`] and one run at most. That
+//! bounds the memory.
+//!
+//! [`REFILL_BYTES`]: crate::limits::REFILL_BYTES
 //!
 //! A `block` reader also says when it has come level (`engine/policy.rs`), and when it is so no
 //! longer. Between its word and the gate that follows from it, its next chunk may be overwritten.
@@ -155,6 +158,11 @@ impl Refill {
     /// Adds a chunk to the answer.
     pub fn give(&self, descriptor: Descriptor, payload: &[u8]) {
         self.desk().items.push_back(Refilled::Chunk(descriptor, payload.into()));
+    }
+
+    /// Adds to the answer that nothing else lies before a chunk.
+    pub fn pass(&self, until_seq: u64) {
+        self.desk().items.push_back(Refilled::Passed(until_seq));
     }
 
     /// Adds the last part of the answer.
