@@ -1,9 +1,12 @@
 //! NATS that is away for a while.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
+use crate::campaign::count;
+use crate::follower::Load;
 use crate::nodes::{Cluster, only, slow};
 use crate::served;
 use crate::world::{events, inspect};
@@ -61,4 +64,48 @@ fn a_node_that_is_cut_off_goes_on_or_stops_as_its_operator_wants() {
     assert_eq!((&end["event"], &end["state"]), (&json!("end"), &json!("failed")));
     assert_eq!(end["error"], "its node was cut off from its cluster");
     assert_eq!(inspect(&serves, &ids[0]).1["state"], "running");
+}
+
+/// Follows an execution on another node while the servers are away for longer than the buffer of
+/// its mirror lasts. Returns everything that was given.
+fn follow_through_absence(name: &str, arguments: &[&str]) -> Option<(Vec<Value>, u64)> {
+    let away_s = count("AWAY_S", 3);
+    let mut cluster = Cluster::start(name)?;
+    let lease = ["--cluster-lease", "60s"];
+    let owner = cluster.node("a", &[&lease[..], arguments].concat());
+    let other = Arc::new(cluster.node("b", &lease));
+    let chunks = 1_000 * (away_s + 4);
+    let load = Load { chunks, delay_ms: 1, chunk_bytes: 8_000, is_replicated: false };
+    let id = load.start(&owner.address).unwrap();
+    let follower = {
+        let (other, id) = (Arc::clone(&other), id.clone());
+        std::thread::spawn(move || events(&other, &id, ""))
+    };
+    while inspect(&other, &id).1["chunks"].as_u64().is_none_or(|chunks| chunks < 100) {}
+    cluster.nats.kill();
+    std::thread::sleep(Duration::from_secs(away_s));
+    cluster.nats.start_again();
+    let all = follower.join().unwrap();
+    assert_eq!(all.last().unwrap()["state"], "completed", "{:?}", all.last());
+    // One who comes later is told the same.
+    let again = events(&other, &id, "&policy=replay");
+    assert_eq!(only(&all, "chunk").len(), only(&again, "chunk").len());
+    assert_eq!(only(&all, "gap").len(), only(&again, "gap").len());
+    Some((all, chunks))
+}
+
+#[test]
+fn what_does_not_fit_while_the_servers_are_away_is_an_exact_gap_or_on_the_disk() {
+    let Some((all, chunks)) = follow_through_absence("long", &[]) else { return };
+    assert_eq!((only(&all, "chunk").len() as u64, only(&all, "gap").len()), (chunks, 0));
+    let (all, chunks) = follow_through_absence("longer", &["--journal", "off"]).unwrap();
+    let [gap] = only(&all, "gap")[..] else { panic!("{:?}", only(&all, "gap")) };
+    assert_eq!(gap["reason"], "unwritten", "{gap}");
+    let number = |event: &Value, name: &str| event[name].as_u64().unwrap();
+    let missed = number(gap, "to_seq") + 1 - number(gap, "from_seq");
+    assert_eq!((number(gap, "chunk_count"), number(gap, "byte_count")), (missed, 8_000 * missed));
+    let seqs: Vec<u64> = only(&all, "chunk").iter().map(|chunk| number(chunk, "seq")).collect();
+    let expected: Vec<u64> =
+        (1..number(gap, "from_seq")).chain(number(gap, "to_seq") + 1..=chunks).collect();
+    assert!(seqs == expected, "{gap}");
 }
