@@ -179,6 +179,8 @@ pub struct Mirror {
     /// The number of the record that is in flight, or comes next.
     number: u64,
     in_flight: Option<InFlight>,
+    /// The record with the end, once the log has it.
+    last: Option<InFlight>,
     parts: VecDeque<Part>,
     pending_bytes: u32,
     pending_bytes_max: u32,
@@ -202,6 +204,7 @@ impl Mirror {
             place: 0,
             number: 0,
             in_flight: None,
+            last: None,
             parts: VecDeque::new(),
             pending_bytes: 0,
             pending_bytes_max: CLUSTER_PENDING_BYTES_MAX,
@@ -420,7 +423,7 @@ impl Mirror {
     }
 
     fn settle(&mut self, place: u64) {
-        let record = self.in_flight.take().expect("it was checked");
+        let mut record = self.in_flight.take().expect("it was checked");
         self.counters.records += 1;
         self.counters.bytes += record.bytes.len() as u64;
         self.pauses.reset();
@@ -428,6 +431,27 @@ impl Mirror {
         self.number += 1;
         self.stored = record.after;
         self.state = if record.is_last { State::Ended } else { State::Idle };
+        if record.is_last {
+            record.bytes.shrink_to_fit();
+            self.last = Some(record);
+        }
+    }
+
+    /// Looks again whether the log has the end. A server that loses its power can forget what it
+    /// has acknowledged. Those who follow the log would then wait for ever.
+    pub fn look_again(&mut self, now: Instant) {
+        if self.state == State::Ended
+            && let Some(record) = self.last.take()
+        {
+            self.in_flight = Some(record);
+            self.number -= 1;
+            self.state = State::Doubt { look_at: now };
+        }
+    }
+
+    /// Number of bytes of the last record.
+    pub fn last_bytes(&self) -> usize {
+        self.last.as_ref().map_or(0, |record| record.bytes.len())
     }
 
     /// The log has refused the record, or nobody answers. Neither says if it was stored: also the
@@ -583,6 +607,43 @@ mod tests {
         mirror.on_stored(third, 10);
         assert_eq!(mirror.stored().all.chunks, 6);
         assert_eq!((mirror.counters().adopted, mirror.counters().repeated), (1, 1));
+    }
+
+    #[test]
+    fn an_end_that_the_log_has_forgotten_is_stored_again() {
+        let mut mirror = start();
+        push(&mut mirror, 3, 10);
+        let (attempt, ..) = store(&mut mirror, at(0));
+        mirror.on_stored(attempt, 7);
+        push(&mut mirror, 2, 10);
+        mirror.push_end(b"end");
+        let (attempt, expected, bytes) = store(&mut mirror, at(1));
+        assert_eq!(expected, 7);
+        mirror.on_stored(attempt, 8);
+        assert_eq!(mirror.standing(), Standing::Ended);
+        // The log has it.
+        mirror.look_again(at(10));
+        assert_eq!(mirror.standing(), Standing::Open);
+        let attempt = look(&mut mirror, at(10));
+        mirror.on_looked(attempt, Some(&last(8, 1)));
+        assert_eq!((mirror.standing(), mirror.poll(at(11))), (Standing::Ended, None));
+        // The log ends before it, or has nothing.
+        for (found, expected) in [(Some(last(7, 0)), 7), (None, 0)] {
+            mirror.look_again(at(20));
+            let attempt = look(&mut mirror, at(20));
+            mirror.on_looked(attempt, found.as_ref());
+            let (attempt, place, again) = store(&mut mirror, at(21));
+            assert_eq!((place, &again), (expected, &bytes));
+            mirror.on_stored(attempt, 9);
+            assert_eq!(mirror.standing(), Standing::Ended);
+        }
+        // Somebody else has ended it meanwhile.
+        mirror.look_again(at(30));
+        let attempt = look(&mut mirror, at(30));
+        let header = Header { incarnation: OURS, number: 0, is_last: true, is_closer: true };
+        let record = Some((header, Position::new(0)));
+        mirror.on_looked(attempt, Some(&Last { place: 9, record }));
+        assert_eq!(mirror.standing(), Standing::Fenced);
     }
 
     #[test]

@@ -80,6 +80,13 @@ pub const CLUSTER_SEND_AGAIN: Duration = Duration::from_millis(5);
 pub const CLUSTER_LINGER: Duration = Duration::from_micros(500);
 /// Chunks that the mirror takes from one ring before it looks at the next.
 pub const CLUSTER_CHUNKS_PER_LOOK: usize = 4_096;
+/// Time for which a server of NATS may not have synced what it has acknowledged: its default is two
+/// minutes. A node that has connected again looks whether the ends of this time are still there.
+pub const CLUSTER_UNSYNCED: Duration = Duration::from_secs(150);
+/// Ends that a node remembers for that, and the bytes of their records.
+pub const CLUSTER_FINISHED_MAX: usize = 4_096;
+/// See [`CLUSTER_FINISHED_MAX`].
+pub const CLUSTER_FINISHED_BYTES_MAX: usize = 16 << 20;
 /// Bytes of all executions of a node that wait for the log.
 pub const CLUSTER_BUFFER_BYTES_MAX: u64 = 64 << 20;
 /// Each node that ends executions of a lost one waits up to this long, so that not all do it at the

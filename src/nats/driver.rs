@@ -121,6 +121,7 @@ pub struct Driver {
     mirrors_gone: mirror::Counters,
     readers_gone: follow::Counters,
     disconnects: u64,
+    has_connected: bool,
     /// Times from the sending of a record until the log has it.
     acks: Latency,
     news: Vec<News>,
@@ -188,6 +189,7 @@ impl Driver {
             mirrors_gone: mirror::Counters::default(),
             readers_gone: follow::Counters::default(),
             disconnects: 0,
+            has_connected: false,
             acks: Latency::default(),
             news: Vec::new(),
             closers: BTreeMap::new(),
@@ -227,6 +229,16 @@ impl Driver {
     pub fn mirror(&mut self, tag: &Tag) -> &mut Mirror {
         let incarnation = self.incarnation;
         self.mirrors.entry(tag.clone()).or_insert_with(|| Mirror::new(incarnation))
+    }
+
+    /// Takes a mirror that looks again.
+    pub fn resume(&mut self, tag: Tag, mirror: Mirror) {
+        self.mirrors.insert(tag, mirror);
+    }
+
+    /// True if the connection has come back, or is another one, since the last call.
+    pub fn take_connected(&mut self) -> bool {
+        std::mem::take(&mut self.has_connected)
     }
 
     /// Takes the mirrors that write nothing more.
@@ -457,6 +469,7 @@ impl Driver {
             Arrival::News(news) => self.news.push(news),
             Arrival::Connection { is_lost } => {
                 self.disconnects += u64::from(is_lost);
+                self.has_connected |= !is_lost;
                 self.lease.on_connection(now);
                 let readers = self.readers.values_mut();
                 readers.for_each(|reader| reader.follow.on_connection(now));

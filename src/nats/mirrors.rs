@@ -4,7 +4,7 @@
 //! The driver has the mirrors themselves. A shard that waits for the log of an execution is told
 //! of each step ([`LogNews`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use super::driver::{Arrival, Driver, News};
@@ -32,8 +32,21 @@ pub(super) struct Mirrors {
     new: Vec<(Tag, Mirrored, Option<EndGiven>)>,
     sources: BTreeMap<Tag, Source>,
     writings: BTreeMap<Tag, Writing>,
+    /// Mirrors whose log has had the end not long ago, in the order of that.
+    finished: VecDeque<Finished>,
+    /// Bytes of their last records.
+    finished_bytes: usize,
     /// Messages for the shards.
     told: Vec<(u8, FromCluster)>,
+}
+
+/// A mirror whose log has the end, unless a server has lost its power meanwhile.
+struct Finished {
+    tag: Tag,
+    mirror: Mirror,
+    entry: Entry,
+    /// The time until which a server may not have synced it.
+    until: Instant,
 }
 
 impl Mirrors {
@@ -126,11 +139,11 @@ impl Mirrors {
     }
 
     /// Lets go of an execution whose log has its end, or will never have the end of its owner.
-    pub fn finish(&mut self, tag: &Tag, mirror: &Mirror, driver: &mut Driver, now: Instant) {
-        if let Some(mut source) = self.sources.remove(tag)
+    pub fn finish(&mut self, tag: Tag, mirror: Mirror, driver: &mut Driver, now: Instant) {
+        if let Some(mut source) = self.sources.remove(&tag)
             && source.is_replicated()
         {
-            if let Some(seq) = source.news_of(mirror) {
+            if let Some(seq) = source.news_of(&mirror) {
                 self.told.push(source.message(LogNews::Has(seq)));
             }
             let news = match mirror.standing() {
@@ -139,11 +152,37 @@ impl Mirrors {
             };
             self.told.push(source.message(news));
         }
-        if let Some(writing) = self.writings.get_mut(tag) {
+        if let Some(writing) = self.writings.get_mut(&tag) {
             writing.entry.state = EntryState::Ended;
             (writing.is_ended, writing.due) = (true, Some(now));
+            if mirror.standing() == Standing::Ended {
+                let entry = writing.entry.clone();
+                let until = now + limits::CLUSTER_UNSYNCED;
+                self.finished_bytes += mirror.last_bytes();
+                self.finished.push_back(Finished { tag, mirror, entry, until });
+            }
+        }
+        while self.finished.front().is_some_and(|first| first.until <= now)
+            || self.finished.len() > limits::CLUSTER_FINISHED_MAX
+            || self.finished_bytes > limits::CLUSTER_FINISHED_BYTES_MAX
+        {
+            let Some(first) = self.finished.pop_front() else { break };
+            self.finished_bytes -= first.mirror.last_bytes();
         }
         self.share_buffer(driver);
+    }
+
+    /// Looks again at the logs that have ended not long ago, because the servers may be others, or
+    /// have lost their power.
+    pub fn look_again(&mut self, driver: &mut Driver, now: Instant) {
+        self.finished_bytes = 0;
+        for Finished { tag, mut mirror, entry, until } in std::mem::take(&mut self.finished) {
+            if until > now {
+                mirror.look_again(now);
+                driver.resume(tag.clone(), mirror);
+                self.writings.insert(tag, Writing { entry, due: Some(now), is_ended: true });
+            }
+        }
     }
 
     /// Writes the entries that are due. Those of ended executions stay for `time`.

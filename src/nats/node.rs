@@ -357,11 +357,16 @@ impl Run {
         if has_lease {
             self.mirrors.begin_new(self.incarnation, &mut self.driver, now);
         }
+        if self.driver.take_connected() {
+            self.mirrors.look_again(&mut self.driver, now);
+        }
         let look_at = self.mirrors.look(&mut self.driver, self.options.linger, now);
         self.driver.turn();
         for (tag, mirror) in self.driver.take_done() {
-            self.note_finished(&tag, &mirror);
-            self.mirrors.finish(&tag, &mirror, &mut self.driver, now);
+            if self.mirrors.execution_of(&tag).is_some() {
+                self.note_finished(&tag, &mirror); // And not after each look at its end.
+            }
+            self.mirrors.finish(tag, mirror, &mut self.driver, now);
         }
         self.mirrors.write_entries(&self.driver, &self.options.node, self.entry_time, now);
         for (shard, message) in self.mirrors.take_told() {

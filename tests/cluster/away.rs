@@ -109,3 +109,32 @@ fn what_does_not_fit_while_the_servers_are_away_is_an_exact_gap_or_on_the_disk()
         (1..number(gap, "from_seq")).chain(number(gap, "to_seq") + 1..=chunks).collect();
     assert!(seqs == expected, "{gap}");
 }
+
+#[test]
+fn an_end_that_the_servers_have_forgotten_is_written_again() {
+    let Some(mut cluster) = Cluster::start("forgotten") else { return };
+    let lease = ["--cluster-lease", "60s"];
+    let (owner, other) = (cluster.node("a", &lease), cluster.node("b", &lease));
+    let id = slow(&owner, 300, 5);
+    while inspect(&other, &id).1["chunks"].as_u64().is_none_or(|chunks| chunks < 50) {}
+    cluster.nats.kill();
+    cluster.nats.remember();
+    cluster.nats.start_again();
+    for node in [&owner, &other] {
+        assert_eq!(events(node, &id, "&policy=replay").last().unwrap()["state"], "completed");
+    }
+    cluster.nats.kill();
+    cluster.nats.forget();
+    cluster.nats.start_again();
+    // One who has nothing of it yet.
+    let third = cluster.node("c", &lease);
+    let all = events(&third, &id, "");
+    let end = all.last().unwrap();
+    assert_eq!((&end["event"], &end["state"]), (&json!("end"), &json!("completed")));
+    assert_eq!(end["execution_chunks"], 300);
+    let [gap] = only(&all, "gap")[..] else { panic!("{:?}", only(&all, "gap")) };
+    assert_eq!(gap["reason"], "corrupt", "{gap}");
+    let missed = gap["chunk_count"].as_u64().unwrap();
+    let given = only(&all, "chunk").len() as u64;
+    assert!(given >= 50 && given + missed == 300, "{given} {gap}");
+}

@@ -152,6 +152,33 @@ impl NatsServer {
     }
 }
 
+impl NatsServer {
+    /// Remembers what the disk of a server has that was killed.
+    pub fn remember(&self) {
+        copy(&self.directory, &self.directory.with_extension("before"));
+    }
+
+    /// Lets the disk have what it had then, as after a power cut.
+    pub fn forget(&self) {
+        let before = self.directory.with_extension("before");
+        std::fs::remove_dir_all(&self.directory).expect("it was killed");
+        std::fs::rename(before, &self.directory).expect("it was remembered");
+    }
+}
+
+/// Copies a directory.
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).expect("a directory");
+    for entry in std::fs::read_dir(from).expect("it is there") {
+        let path = entry.expect("an entry").path();
+        let target = to.join(path.file_name().expect("it has a name"));
+        match path.is_dir() {
+            true => copy(&path, &target),
+            false => drop(std::fs::copy(&path, &target).expect("a file")),
+        }
+    }
+}
+
 /// Runs a server. Port 0 is any free one. Returns its port, and that of its monitor; `None` if it
 /// has ended at once.
 fn run(
