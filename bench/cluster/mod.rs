@@ -23,8 +23,8 @@ use crate::common::pressure::Pressure;
 use crate::common::report::{histogram_of, latency_json, latency_text};
 use crate::common::{Failure, print};
 
-const IMPLEMENTATIONS: &[&str] = &["streamdoor", "floor"];
-const WORKS: &[&str] = &["live", "catch-up"];
+const IMPLEMENTATIONS: &[&str] = &["streamdoor", "alone", "floor"];
+const WORKS: &[&str] = &["live", "local", "catch-up"];
 const RATE_MAX: u32 = 100_000;
 const SIZE_BYTES_MAX: usize = 32 << 10;
 const MIB_MAX: u64 = 256;
@@ -35,11 +35,13 @@ bench cluster: measure a client of one node that follows an execution of another
 Usage: bench cluster [options]
 
   --impl NAME         streamdoor: two nodes, and a client of server-sent events (the default)
+                      alone: a server without a cluster, for local
                       floor: a publisher with a condition for each record, as a mirror is one. For
                       live: a subscriber that passes each one on over TCP. For catch-up: a reader of
                       batches
   --work NAME         live: publish at planned times, and measure until the client has the chunk
                       (the default)
+                      local: the same for a client of the node itself
                       catch-up: fill a log as fast as it goes, and read it once from its beginning
   --nats PROGRAM      the server of NATS (nats-server on the PATH)
   --rate R            live: chunks per second, planned with jittered gaps (1000)
@@ -89,12 +91,14 @@ pub fn command(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Fail
         print(HELP);
         return Ok(());
     };
+    params.check()?;
     let server = nats::NatsServer::start(&params.nats)?;
     server.make_stores()?;
     let found = match (params.implementation, params.work) {
         ("floor", "live") => floor::live(&server, &params),
         ("floor", _) => floor::catch_up(&server, &params),
         (_, "live") => ours::live(&server, &params),
+        (_, "local") => ours::local(&server, &params),
         _ => ours::catch_up(&server, &params),
     }?;
     print(&params.report(&found));
@@ -118,6 +122,17 @@ impl Params {
         };
         let is_run = options(arguments, |name, parser| params.accept(name, parser))?;
         Ok(is_run.then_some(params))
+    }
+
+    /// Refuses what nobody does.
+    fn check(&self) -> Result<(), Failure> {
+        let does = match self.implementation {
+            "alone" => self.work == "local",
+            "floor" => self.work != "local",
+            _ => true,
+        };
+        let text = || format!("--impl {} does no {}", self.implementation, self.work);
+        if does { Ok(()) } else { Err(Failure::Usage(text())) }
     }
 
     fn accept(&mut self, name: &str, parser: &mut Parser) -> Result<(), Failure> {
@@ -155,7 +170,7 @@ impl Params {
         if !self.json {
             let head = format!("machine     {}\n", describe());
             let result = match self.work {
-                "live" => latency_text(&histogram),
+                "live" | "local" => latency_text(&histogram),
                 _ => format!(
                     "{:<12}{written:>12.1} MB/s\n{:<12}{mb_per_s:>12.1} MB/s\n",
                     "written", "read"
@@ -174,7 +189,7 @@ impl Params {
         line.insert("linger_us".into(), json!(self.linger.as_micros() as u64));
         line.insert("seed".into(), json!(self.seed));
         match self.work {
-            "live" => line.extend(latency_json(&histogram)),
+            "live" | "local" => line.extend(latency_json(&histogram)),
             _ => {
                 line.insert("written_mb_per_s".into(), json!(written.round()));
                 line.insert("mb_per_s".into(), json!(mb_per_s.round()));

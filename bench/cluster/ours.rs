@@ -27,7 +27,8 @@ const JOIN_MAX: Duration = Duration::from_secs(10);
 /// A node: a server, and its connection to NATS. It keeps its executions in a directory.
 struct OurNode {
     server: Server,
-    node: Node,
+    /// `None`: the server is alone.
+    node: Option<Node>,
 }
 
 /// The directory of the journals.
@@ -46,12 +47,7 @@ fn start(
     linger: Duration,
 ) -> Result<OurNode, Failure> {
     let new = NewNode::new().map_err(failed)?;
-    let mut shard = ServerShardConfig::default();
-    shard.guests.cluster = Some(new.line());
-    shard.journal = Some(JournalConfig::at(folder.0.join(name)));
-    let listen = vec!["127.0.0.1:0".parse::<ListenAddress>().map_err(failed)?];
-    let config = ServerConfig { shards: vec![shard], listen, connections_max: 100 };
-    let server = Server::start(config, Arc::new(set_up)).map_err(failed)?;
+    let server = start_server(name, folder, Some(&new))?;
     let options = NodeOptions {
         servers: vec![nats.url().parse().map_err(failed)?],
         connect: ConnectOptions::new(),
@@ -71,7 +67,16 @@ fn start(
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    Ok(OurNode { server, node })
+    Ok(OurNode { server, node: Some(node) })
+}
+
+fn start_server(name: &str, folder: &Folder, new: Option<&NewNode>) -> Result<Server, Failure> {
+    let mut shard = ServerShardConfig::default();
+    shard.guests.cluster = new.map(NewNode::line);
+    shard.journal = Some(JournalConfig::at(folder.0.join(name)));
+    let listen = vec!["127.0.0.1:0".parse::<ListenAddress>().map_err(failed)?];
+    let config = ServerConfig { shards: vec![shard], listen, connections_max: 100 };
+    Server::start(config, Arc::new(set_up)).map_err(failed)
 }
 
 /// Adds the tools: `paced` publishes at planned times, and `bulk` as fast as it can.
@@ -125,6 +130,12 @@ impl OurNode {
 }
 
 fn two_nodes(nats: &NatsServer, params: &Params) -> Result<(OurNode, OurNode, Folder), Failure> {
+    let folder = two_folders()?;
+    let node = |name| start(nats, name, &folder, params.linger);
+    Ok((node("a")?, node("b")?, folder))
+}
+
+fn two_folders() -> Result<Folder, Failure> {
     let name = format!("streamdoor-bench-nodes-{}", std::process::id());
     let folder = Folder(std::env::temp_dir().join(name));
     for node in ["a", "b"] {
@@ -132,8 +143,7 @@ fn two_nodes(nats: &NatsServer, params: &Params) -> Result<(OurNode, OurNode, Fo
         let mut directory = std::fs::DirBuilder::new();
         directory.recursive(true).mode(0o700).create(folder.0.join(node)).map_err(failed)?;
     }
-    let node = |name| start(nats, name, &folder, params.linger);
-    Ok((node("a")?, node("b")?, folder))
+    Ok(folder)
 }
 
 /// Measures chunks on their way from a tool of one node to a client of the other.
@@ -142,6 +152,28 @@ fn two_nodes(nats: &NatsServer, params: &Params) -> Result<(OurNode, OurNode, Fo
 /// [`Failure::Failed`].
 pub fn live(nats: &NatsServer, params: &Params) -> Result<Found, Failure> {
     let (owner, other, _folder) = two_nodes(nats, params)?;
+    let found = follow(&owner, &other, params)?;
+    end([owner, other]);
+    Ok(found)
+}
+
+/// Measures chunks on their way from a tool to a client of the same node, or of a server that is
+/// alone.
+///
+/// # Errors
+/// [`Failure::Failed`].
+pub fn local(nats: &NatsServer, params: &Params) -> Result<Found, Failure> {
+    let folder = two_folders()?;
+    let owner = match params.implementation {
+        "alone" => OurNode { server: start_server("a", &folder, None)?, node: None },
+        _ => start(nats, "a", &folder, params.linger)?,
+    };
+    let found = follow(&owner, &owner, params)?;
+    end([owner]);
+    Ok(found)
+}
+
+fn follow(owner: &OurNode, other: &OurNode, params: &Params) -> Result<Found, Failure> {
     let (warmup, counted) = params.chunks();
     let arguments = json!({
         "rate": params.rate,
@@ -152,9 +184,7 @@ pub fn live(nats: &NatsServer, params: &Params) -> Result<Found, Failure> {
     });
     let id = owner.execute("paced", arguments)?;
     let socket = other.get(&format!("/v1/executions/{id}/events"))?;
-    let found = sample(socket, b"\"data\":\"", (warmup, counted))?;
-    end(owner, other);
-    Ok(found)
+    sample(socket, b"\"data\":\"", (warmup, counted))
 }
 
 /// Measures a client that reads an execution of the other node from its beginning.
@@ -166,7 +196,8 @@ pub fn catch_up(nats: &NatsServer, params: &Params) -> Result<Found, Failure> {
     let chunks = (params.mib << 20) as usize / params.size_bytes;
     let filled_ns = now_ns();
     let id = owner.execute("bulk", json!({ "size": params.size_bytes, "chunks": chunks }))?;
-    while owner.node.status().counters.mirrored == 0 {
+    let status = || owner.node.as_ref().map(Node::status).unwrap_or_default();
+    while status().counters.mirrored == 0 {
         std::thread::sleep(Duration::from_millis(2)); // Its log does not have the end yet.
     }
     let begun = now_ns();
@@ -181,7 +212,7 @@ pub fn catch_up(nats: &NatsServer, params: &Params) -> Result<Found, Failure> {
         }
     }
     let elapsed_ns = now_ns() - begun;
-    end(owner, other);
+    end([owner, other]);
     let expected = (chunks * params.size_bytes) as u64;
     match bytes >= expected {
         true => Ok(Found { bytes: expected, elapsed_ns, written_ns, ..Found::default() }),
@@ -189,8 +220,8 @@ pub fn catch_up(nats: &NatsServer, params: &Params) -> Result<Found, Failure> {
     }
 }
 
-fn end(owner: OurNode, other: OurNode) {
-    for OurNode { server, node } in [owner, other] {
+fn end<const N: usize>(nodes: [OurNode; N]) {
+    for OurNode { server, node } in nodes {
         server.drain(Duration::from_secs(1));
         drop(node);
     }
