@@ -180,10 +180,10 @@ fn append<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, index: u3
     let until_seq = last_to_tell(run, keeping, kept);
     list_if_waiting(run, keeping, until_seq);
     if is_active && shard.keeping.as_deref().is_some_and(|all| all.logs.has(kept)) {
-        produce::note_published(shard, index); // The log has to move before the engine is told.
+        // The log has to move before the engine is told.
+        produce::note_published(&mut shard.published, run, index);
     }
     if is_active {
-        let run = act::run_mut(shard, handle);
         let tail_seq = tail_seq(&run.ring);
         shard.tell(Event::HeldFrom(handle, tail_seq)); // Newer chunks have taken older ones' place.
         shard.tell(Event::ActiveAt(handle, shard.now)); // Its producer is not silent.
