@@ -90,6 +90,11 @@ pub struct Times {
     pub ack: Vec<Duration>,
 }
 
+/// The wall-clock time of the server that has told this about a stream, in microseconds since 1970.
+pub fn server_time(about: &Value) -> Option<u64> {
+    about["ts"].as_str().and_then(parse_rfc3339)
+}
+
 impl Link {
     /// Returns what the server says of itself.
     pub fn server(&self) -> Server {
@@ -129,7 +134,7 @@ impl Link {
         let (found, mut nodes) = (self.nodes().await?, Vec::new());
         // Both times are those of NATS: clocks of other machines do not matter.
         let about = self.stream(&bucket_stream(&self.names().leases())).await?;
-        let now_us = about.and_then(|about| about["ts"].as_str().and_then(parse_rfc3339));
+        let now_us = about.as_ref().and_then(server_time);
         for (name, held, about) in found {
             let renewed = match now_us {
                 Some(now_us) => self.renewed(&name, now_us).await.unwrap_or(None),

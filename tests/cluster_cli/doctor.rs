@@ -49,6 +49,7 @@ fn a_cluster_as_it_has_to_be_has_nothing_that_hinders() {
         ("permissions", "ok"),
         ("stores", "ok"),
         ("replicas", "note"),
+        ("clock", "ok"),
         ("acks", "ok"),
         ("node", "ok"),
         ("nodes", "ok"),
@@ -56,7 +57,7 @@ fn a_cluster_as_it_has_to_be_has_nothing_that_hinders() {
     ] {
         has(&findings, subject, level, "");
     }
-    assert_eq!(findings.len(), 9, "{findings:#?}");
+    assert_eq!(findings.len(), 10, "{findings:#?}");
     // Nothing is left but the records that were measured.
     let messages = with_link(&server.url(), async |link| {
         let mut counts = Vec::new();

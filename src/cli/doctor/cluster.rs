@@ -3,15 +3,17 @@
 //! Nothing is changed, but for some short records of no execution. The log removes them when their
 //! time is over.
 
+use std::time::Duration;
+
 use streamdoor::cluster::directory::{TAG_DIGITS, Tag, is_node_name};
 use streamdoor::nats::connect::{Complaints, blocking};
 use streamdoor::nats::inspect::{
-    Executions, Node, PAYLOAD_BYTES_NEEDED, Server, Sync, VERSION_MIN, sync_of,
+    Executions, Node, PAYLOAD_BYTES_NEEDED, Server, Sync, VERSION_MIN, server_time, sync_of,
 };
 use streamdoor::nats::link::{Link, LinkError};
 use streamdoor::nats::permissions::Permissions;
 use streamdoor::nats::stores::differences;
-use streamdoor::reactor::random_bytes;
+use streamdoor::reactor::{Clock, random_bytes};
 
 use super::super::CliError;
 use super::super::cluster::ClusterOptions;
@@ -20,6 +22,8 @@ use super::super::words::{counted, time};
 use super::finding::{Finding, Level};
 use super::percentile;
 
+/// The difference of two clocks from which it is told. An answer of NATS takes a part of it.
+const CLOCK_SKEW_MAX: Duration = Duration::from_secs(1);
 /// Number of records that are stored and measured.
 const MEASURED: usize = 20;
 const STORES_ADVICE: &str = "Use `streamdoor cluster init` with the choices of this cluster.";
@@ -155,6 +159,7 @@ async fn stores(link: &Link, node: Option<&str>, scratch: &Tag) -> Vec<Finding> 
     let found = format!("the stream and the buckets of the cluster {name} are there");
     let mut findings = vec![Finding::good(SUBJECT, found, "They are as a node needs them.")];
     findings.push(replicas(about["config"]["num_replicas"].as_u64().unwrap_or(1)));
+    findings.extend(server_time(&about).map(|theirs_us| clock(theirs_us, Clock::wall_us())));
     findings.push(acks(link, scratch).await);
     match (link.nodes_seen().await, link.executions().await) {
         (Ok(nodes), Ok(executions)) => {
@@ -185,6 +190,22 @@ fn replicas(count: u64) -> Finding {
         }
         _ => Finding::good(SUBJECT, found, "One of them can be lost."),
     }
+}
+
+/// Compares the clock of this machine with that of the server, which has just answered.
+fn clock(theirs_us: u64, ours_us: u64) -> Finding {
+    const SUBJECT: &str = "cluster clock";
+    let apart = Duration::from_micros(ours_us.abs_diff(theirs_us));
+    if apart < CLOCK_SKEW_MAX {
+        let found = format!("this machine and NATS agree, within {}", time(apart));
+        return Finding::good(SUBJECT, found, "Times are the same on all nodes.");
+    }
+    let side = if ours_us > theirs_us { "ahead of" } else { "behind" };
+    let found = format!("this machine is {} {side} NATS", time(apart));
+    let means = "Links end too early or too late at other nodes, and the times of executions \
+                 differ. Leases do not: the clock of NATS alone counts for them.";
+    Finding::note(SUBJECT, found, means)
+        .advise("Let both machines take their time from the same servers (NTP).")
 }
 
 async fn acks(link: &Link, scratch: &Tag) -> Finding {
@@ -299,4 +320,22 @@ fn lost(nodes: &[Node], executions: &Executions) -> Finding {
     let means = "These executions run no more, and have no end yet.";
     Finding::note(SUBJECT, found, means)
         .advise("Start a node. It notices them, and writes their ends.")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_is_wrong_is_told_with_its_side() {
+        const S: u64 = 1_000_000;
+        assert_eq!(clock(1_000 * S, 1_000 * S + 30_000).level, Level::Good);
+        for (ours_us, expected) in
+            [(1_090 * S, "90.00 s ahead of NATS"), (910 * S, "90.00 s behind NATS")]
+        {
+            let finding = clock(1_000 * S, ours_us);
+            assert_eq!(finding.level, Level::Note);
+            assert!(format!("{finding:?}").contains(expected), "{finding:?}");
+        }
+    }
 }
