@@ -344,8 +344,8 @@ pub(super) fn ingest_through<R: Reactor + 'static, O: Outlet<R>>(
         }
         shard.worked = true;
         shard.did.note(Duty::Chunks);
-        if first {
-            note_published(&mut shard.published, run, index);
+        if first && run.has_readers_elsewhere() && !shard.published.contains(&index) {
+            shard.published.push(index);
         }
         first = false;
         let burst = u64::from(shard.engine.burst_chunks(run.handle));
@@ -396,16 +396,10 @@ pub(super) fn tell_of_written<R: Reactor + 'static, O: Outlet<R>>(
     let is_made_up = shard.engine.publish(run.handle, facts, shard.now);
     run.ingested_seq += facts.len() as u64;
     assert!(run.ingested_seq == run.head_seq());
-    note_published(&mut shard.published, run, index);
-    is_made_up
-}
-
-/// Lets readers on other threads be woken, because there are chunks for them.
-#[inline(always)]
-pub(super) fn note_published<X: GuestRun>(published: &mut Vec<u32>, run: &Run<X>, index: u32) {
-    if run.has_readers_elsewhere() && !published.contains(&index) {
-        published.push(index);
+    if run.has_readers_elsewhere() && !shard.published.contains(&index) {
+        shard.published.push(index);
     }
+    is_made_up
 }
 
 /// Tells the engine of chunks that another process has written, and that it need not know one by
@@ -420,7 +414,9 @@ pub(super) fn ingest_passed<R: Reactor + 'static, O: Outlet<R>>(
     assert!(through.chunks > run.ingested_seq);
     assert!(run.kept.is_none()); // W1: each of them would have to be kept.
     run.ingested_seq = through.chunks;
-    note_published(&mut shard.published, run, index);
+    if run.has_readers_elsewhere() && !shard.published.contains(&index) {
+        shard.published.push(index);
+    }
     shard.tell(Event::PassedOver(handle, through));
     act::pump(shard);
 }

@@ -179,9 +179,9 @@ fn append<R: Reactor + 'static, O: Outlet<R>>(shard: &mut Shard<R, O>, index: u3
     }
     let until_seq = last_to_tell(run, keeping, kept);
     list_if_waiting(run, keeping, until_seq);
-    if is_active && shard.keeping.as_deref().is_some_and(|all| all.logs.has(kept)) {
-        // The log has to move before the engine is told.
-        produce::note_published(&mut shard.published, run, index);
+    let wakes = run.has_readers_elsewhere() && !shard.published.contains(&index);
+    if is_active && wakes && keeping.logs.has(kept) {
+        shard.published.push(index); // The log has to move before the engine is told.
     }
     if is_active {
         let tail_seq = tail_seq(&run.ring);
