@@ -449,18 +449,29 @@ impl Driver {
         let of_logs = mirrors.chain(readers).chain(histories).chain(closers);
         let all = deadlines.into_iter().flatten().chain(of_logs);
         let left = all.min().map_or(time, |deadline| deadline.since(now));
+        if left.is_zero() {
+            tokio::task::yield_now().await; // The tasks of the connection go on, too.
+        } else if let Some(first) = self.first_within(left, woken).await {
+            self.take(first, give);
+        }
+        while let Ok(next) = self.arrivals.try_recv() {
+            self.take(next, give);
+        }
+    }
+
+    /// Waits for the first arrival. Returns `None` if the time has passed, or the caller is `woken`.
+    async fn first_within(
+        &mut self,
+        time: Duration,
+        woken: impl Future<Output = ()>,
+    ) -> Option<Arrival> {
         let come = async {
             match future::select(pin!(self.arrivals.recv()), pin!(woken)).await {
                 Either::Left((arrival, _)) => arrival,
                 Either::Right(_) => None,
             }
         };
-        if let Ok(Some(first)) = tokio::time::timeout(left, come).await {
-            self.take(first, give);
-        }
-        while let Ok(next) = self.arrivals.try_recv() {
-            self.take(next, give);
-        }
+        tokio::time::timeout(time, come).await.ok().flatten()
     }
 
     fn take(&mut self, arrival: Arrival, give: &mut dyn FnMut(To<'_>, Given<'_>)) {
