@@ -136,6 +136,7 @@ fn rows(running: &str) -> Vec<Row> {
 /// Codes that need more than a request: a state that takes long to reach, a second process, or a
 /// fault. Each has a file with its test, and a text in it that names the refusal.
 const ELSEWHERE: &[(u16, &str, &str, &str)] = &[
+    (400, "no_cluster", "tests/cluster/replicated.rs", "no_cluster"),
     (400, "chunk_too_large", "src/shard/tests.rs", "ChunkTooLarge"),
     (400, "tls_on_plain_port", "tests/tls/refused.rs", "tls_on_plain_port"),
     (400, "plain_on_tls_port", "tests/tls/refused.rs", "plain_on_tls_port"),
