@@ -459,7 +459,7 @@ impl Driver {
         }
     }
 
-    /// Waits for the first arrival. Returns `None` if the time has passed, or the caller is `woken`.
+    /// Waits for the first arrival. Returns `None` if the time has passed, or the caller is woken.
     async fn first_within(
         &mut self,
         time: Duration,
