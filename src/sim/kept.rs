@@ -15,20 +15,19 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::base::{ExecutionId, Instant, Random, SubscriberId};
+use crate::base::{ExecutionId, Random, SubscriberId};
 use crate::engine::{EngineLimits, From, SubscribeSpec};
 use crate::limits::{
     JOURNAL_RETENTION, JOURNAL_SEGMENT_BYTES_MIN, JOURNAL_SETTLING_TIME, RETENTION,
 };
 use crate::memory::RingPoolConfig;
-use crate::reactor::Reactor;
 use crate::shard::{
     ExecuteOptions, JournalConfig, MemoryWatch, PublishError, Recall, Shard, ShardConfig,
     Subscriber,
 };
 use crate::sim::disk::{Crash, DiskFaults, SimDisk};
 use crate::sim::journal::JournalSummary;
-use crate::sim::reactor::SimReactor;
+use crate::sim::reactor::{SimReactor, wait_for_deadline};
 use crate::sim::twice::run_twice;
 use crate::sim::world::{SimFaults, SimWorld};
 use crate::stream::{Deliver, Durability, Kind, Kinds, OnFull, Outcome, Policy, Totals};
@@ -345,10 +344,7 @@ impl Trial {
         let until = self.world.now() + time;
         while self.world.now() < until {
             self.turn();
-            let now = self.world.now();
-            let deadline = self.shard.next_deadline().unwrap_or(Instant::FAR);
-            let next = until.min(deadline.max(now + Duration::from_micros(1)));
-            self.shard.reactor_mut().wait(Some(next));
+            wait_for_deadline(&mut self.shard, until);
         }
         self.turn();
     }

@@ -19,6 +19,8 @@ use crate::reactor::{
     DiskSetup, IoError, ListenAddress, ListenError, ListenOptions, ListenerId, Net, Reactor,
     ReleasedSocket, SendError, SocketCounters, SocketEvent, SocketLimits, Waker,
 };
+use crate::shard::Shard;
+use crate::shard::outlet::Outlet;
 use crate::sim::disk::SimPort;
 use crate::sim::socket::SimNet;
 use crate::sim::world::{SimWorld, WALL_ORIGIN_US};
@@ -250,6 +252,16 @@ impl Drop for SimReactor {
             net.close_all(&mut self.world.world.borrow_mut(), &mut self.counters.sockets);
         }
     }
+}
+
+/// Waits until a shard has something to do, at most until this time. Time passes in any case.
+pub(super) fn wait_for_deadline<O: Outlet<SimReactor>>(
+    shard: &mut Shard<SimReactor, O>,
+    until: Instant,
+) {
+    let soon = shard.reactor_mut().now() + Duration::from_micros(1);
+    let deadline = shard.next_deadline().unwrap_or(Instant::FAR).max(soon);
+    shard.reactor_mut().wait(Some(until.min(deadline)));
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::disk::{Crash, DiskFaults, SimDisk};
-use super::reactor::SimReactor;
+use super::reactor::{SimReactor, wait_for_deadline};
 use super::replica::SimLine;
 use super::world::{SimFaults, SimWorld};
 use crate::base::{ExecutionId, Instant, Random};
@@ -21,7 +21,6 @@ use crate::cluster::mirror::{Attempt, Last, Mirror, Standing, Wish};
 use crate::cluster::record::{Incarnation, Record};
 use crate::memory::RingPoolConfig;
 use crate::nats::source::{EndGiven, Source};
-use crate::reactor::Reactor;
 use crate::server::{FromCluster, GuestConfig, Mirrored, ServerShard, ToCluster};
 use crate::shard::journal::{EndedDetails, LogNews};
 use crate::shard::{ExecuteOptions, JournalConfig, MemoryWatch, ShardConfig};
@@ -425,10 +424,7 @@ impl Trial {
         let until = self.world.now() + time;
         while self.world.now() < until {
             self.turn();
-            let now = self.world.now();
-            let deadline = self.shard.next_deadline().unwrap_or(Instant::FAR);
-            let next = until.min(deadline.max(now + Duration::from_micros(1)));
-            self.shard.reactor_mut().wait(Some(next));
+            wait_for_deadline(&mut self.shard, until);
         }
         self.turn();
     }

@@ -87,7 +87,7 @@ fn follow_through_absence(name: &str, arguments: &[&str]) -> Option<(Vec<Value>,
     cluster.nats.start_again();
     let all = follower.join().unwrap();
     assert_eq!(all.last().unwrap()["state"], "completed", "{:?}", all.last());
-    // One who comes later is told the same.
+    // A later follower is told the same.
     let again = events(&other, &id, "&policy=replay");
     assert_eq!(only(&all, "chunk").len(), only(&again, "chunk").len());
     assert_eq!(only(&all, "gap").len(), only(&again, "gap").len());
@@ -134,7 +134,7 @@ fn an_end_that_the_servers_have_forgotten_is_written_again() {
     cluster.nats.kill();
     cluster.nats.forget();
     cluster.nats.start_again();
-    // One who has nothing of it yet.
+    // A node that has no replica of it.
     let third = cluster.node("c", &lease);
     let all = events(&third, &id, "");
     let end = all.last().unwrap();

@@ -30,7 +30,8 @@ pub(super) fn attach<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
             shard.guests.cluster.to_mirror.push(id);
             continue;
         }
-        let (spec, is_replicated) = (mirror_spec(), shard.is_replicated(id));
+        let spec = SubscribeSpec { policy: Policy::Replay, ..SubscribeSpec::default() };
+        let is_replicated = shard.is_replicated(id);
         let waker = shard.guests.cluster.waker();
         let subscribed = match is_replicated {
             true => shard.subscribe_elsewhere(id, spec, waker),
@@ -52,10 +53,6 @@ fn mirror_end<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: ExecutionId)
     let details = EndedDetails::of(&verdict, run.has_panicked);
     mirror(shard, id, None, false);
     tell_end(shard, id, &details, &verdict);
-}
-
-fn mirror_spec() -> SubscribeSpec {
-    SubscribeSpec { policy: Policy::Replay, ..SubscribeSpec::default() }
 }
 
 fn mirror<R: Reactor + 'static>(
