@@ -10,6 +10,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use serde_json::{Value, json};
 use sha2::Sha256;
 
+use super::claim::PathName;
 use super::record::Incarnation;
 use crate::base::ExecutionId;
 use crate::limits::{CLUSTER_ENTRY_BYTES_MAX, CLUSTER_NODE_NAME_BYTES_MAX, RING_CLASS_BYTES_MAX};
@@ -19,17 +20,30 @@ const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 /// Number of digits of a tag: 128 bits.
 pub const TAG_DIGITS: usize = 26;
 const LABEL: &[u8] = b"streamdoor cluster tag 1";
+const PATH_LABEL: &[u8] = b"streamdoor cluster path 1";
 
-/// The name of an execution in the engine.
+/// The name of an execution in the engine, or of a path.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Tag(Box<str>);
 
 impl Tag {
     /// The tag of an execution in the cluster with this secret.
     pub fn new(secret: &[u8], id: &ExecutionId) -> Tag {
+        Tag::of(secret, &[LABEL, id.to_string().as_bytes()])
+    }
+
+    /// The tag of the path of a stream in the cluster with this secret.
+    pub fn of_path(secret: &[u8], name: &PathName) -> Tag {
+        // The length keeps the owner and the path apart.
+        let owner = name.owner.as_deref();
+        let bytes = owner.map_or(u64::MAX, |owner| owner.len() as u64).to_le_bytes();
+        let owner = owner.unwrap_or_default().as_bytes();
+        Tag::of(secret, &[PATH_LABEL, &bytes, owner, name.path.as_bytes()])
+    }
+
+    fn of(secret: &[u8], parts: &[&[u8]]) -> Tag {
         let mut mac = Hmac::<Sha256>::new_from_slice(secret).expect("a key has any length");
-        mac.update(LABEL);
-        mac.update(id.to_string().as_bytes());
+        parts.iter().for_each(|part| mac.update(part));
         let bytes: [u8; 32] = mac.finalize().into_bytes().into();
         let number = u128::from_le_bytes(bytes[..16].try_into().expect("16 bytes"));
         let digit = |at: usize| DIGITS[(number >> (5 * at) & 31) as usize] as char;
@@ -161,6 +175,18 @@ mod tests {
         for wrong in ["", "abc", &"u".repeat(TAG_DIGITS), &"A".repeat(TAG_DIGITS)] {
             assert_eq!(Tag::parse(wrong), None, "{wrong}");
         }
+    }
+
+    #[test]
+    fn paths_of_different_owners_have_different_tags() {
+        let tag = |owner: Option<&str>, path: &str| {
+            let owner = owner.map(Box::from);
+            Tag::of_path(b"secret", &PathName { owner, path: path.into() })
+        };
+        let all = [(None, "ab"), (Some(""), "ab"), (Some("a"), "b"), (Some("ab"), ""), (None, "b")];
+        let tags: std::collections::BTreeSet<Tag> =
+            all.iter().map(|(owner, path)| tag(*owner, path)).collect();
+        assert_eq!((tags.len(), tag(None, "ab")), (all.len(), tag(None, "ab")));
     }
 
     #[test]

@@ -16,7 +16,7 @@
 //! - [`seek`]: the places of a log from which somebody can read on.
 //! - [`piece`]: parts of a log on their way to another thread.
 //! - [`member`]: leases. [`closer`]: the end of an execution whose node was lost.
-//! - [`directory`]: what every node knows about an execution.
+//! - [`directory`]: what every node knows about an execution. [`claim`]: the node of a path.
 //!
 //! Promises:
 //! - C1: the log of an execution is written by one life of one node, and then has one end.
@@ -27,6 +27,7 @@
 //!
 //! Tests: beside the code; `sim/cluster` runs nodes on a log that fails.
 
+pub mod claim;
 pub mod closer;
 pub mod directory;
 pub mod follow;

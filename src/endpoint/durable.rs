@@ -13,7 +13,7 @@ use crate::endpoint::answer::{Answer, ErrorFormat};
 use crate::endpoint::ask::{Asked, ParsedHead, methods};
 use crate::endpoint::fields::{Field, Shape};
 use crate::endpoint::routes::ROUTES;
-use crate::endpoint::{ApiCall, ApiError, Control, subscriptions};
+use crate::endpoint::{ApiCall, ApiError, Control, Elsewhere, subscriptions};
 use crate::limits;
 use crate::wire::durable::{Offset, parse_exact_number, parse_number, parse_time};
 use crate::wire::http1::{DecodeError, Headers, Method, Query, RequestHead, RequestTarget, Status};
@@ -77,6 +77,8 @@ pub struct DurableCall {
     pub path: Box<str>,
     /// The path of the request, as it was sent.
     pub raw_path: Box<str>,
+    /// The text behind its `?`, as it was sent; empty if there is none.
+    pub raw_query: Box<str>,
     /// The host that the client has sent the request to, if it says so.
     pub host: Option<Box<str>>,
     /// The request.
@@ -214,7 +216,8 @@ pub(super) fn ask(head: &RequestHead<'_>) -> Asked {
         Err(error) => return refused(head, &error),
     };
     let host = head.headers.only("host").ok().flatten().map(Box::from);
-    let call = DurableCall { path, raw_path, host, ask: asked };
+    let raw_query = head.target.query.into();
+    let call = DurableCall { path, raw_path, raw_query, host, ask: asked };
     let body_bytes_max = match call.ask {
         DurableAsk::Create(_) | DurableAsk::Append(_) => limits::DURABLE_APPEND_BYTES_MAX,
         _ => limits::HTTP_SMALL_BODY_BYTES_MAX,
@@ -475,6 +478,23 @@ const BASE64: (&str, &str) = ("stream-sse-data-encoding", "base64");
 pub fn answer_refused(error: &ApiError) -> Answer {
     let answer = Answer::error_in(ErrorFormat::ApiError, error);
     answer.with_headers(DurableHeaders::default())
+}
+
+/// Returns the answer to a request about a stream of another node: the address there. Without the
+/// URL of the node, an error.
+pub fn answer_elsewhere(call: &DurableCall, elsewhere: Elsewhere) -> Answer {
+    let is_plain =
+        |url: &&str| url.starts_with("http") && url.bytes().all(|byte| byte.is_ascii_graphic());
+    let Some(url) = elsewhere.url.as_deref().filter(is_plain) else {
+        return answer_refused(&ApiError::elsewhere(elsewhere));
+    };
+    let mut location = format!("{}{}", url.trim_end_matches('/'), call.raw_path);
+    if !call.raw_query.is_empty() {
+        location.push('?');
+        location.push_str(&call.raw_query);
+    }
+    let headers = DurableHeaders::default().with("location", location);
+    Answer::durable(Status::TEMPORARY_REDIRECT, headers, Vec::new())
 }
 
 /// The headers of a reply about a stream, besides those of every one.

@@ -113,7 +113,8 @@ impl ApiError {
     pub fn elsewhere(elsewhere: Elsewhere) -> ApiError {
         let Elsewhere { node, url } = &elsewhere;
         let at = url.as_ref().map(|url| format!(" at {url}")).unwrap_or_default();
-        let text = format!("only the node {node}{at} can do that with its execution");
+        let text =
+            format!("only the node {node}{at} can do that: it has the execution or the stream");
         let error = ApiError::new(Status::MISDIRECTED_REQUEST, "elsewhere", text);
         ApiError { elsewhere: Some(elsewhere.into()), ..error }
     }

@@ -400,7 +400,7 @@ pub const ERROR_CODES: &[ErrorCode] = &[
     row(
         Status::MISDIRECTED_REQUEST,
         "elsewhere",
-        "The execution is one of another node of the cluster, which alone can do this.",
+        "Another node of the cluster has the execution or the stream, and alone can do this.",
         "Send the request to the node `node`, at `url` if that is known.",
     ),
     row(

@@ -8,7 +8,7 @@ use crate::endpoint::answer::{BYTES, JSON};
 use crate::endpoint::fields::{Field, Shape, example_of, object_schema};
 use crate::endpoint::representation::StaticDocument;
 use crate::endpoint::routes::{Body, Content, PATH_FIELDS, ROUTES, Route};
-use crate::endpoint::{ERROR_CODES, mcp, schemas};
+use crate::endpoint::{ERROR_CODES, durable, mcp, schemas};
 use crate::wire::http1::{Method, Status};
 use crate::wire::{ndjson, sse, write_json};
 
@@ -131,10 +131,11 @@ fn refusals_of(route: &Route) -> Vec<Status> {
     table.into_iter().filter(|(_, has)| *has).map(|(status, _)| status).collect()
 }
 
-/// True if only the node of an execution carries out some requests of the route.
+/// True if only the node of an execution or a stream carries out some requests of the route.
 fn is_of_owner(route: &Route) -> bool {
     let is_own_part = ["/door", "/subscribers/", "/tool-results/"];
-    matches!(route.method, Method::Delete) && route.path.ends_with("/{execution}")
+    route.path == durable::ROUTE
+        || matches!(route.method, Method::Delete) && route.path.ends_with("/{execution}")
         || is_own_part.iter().any(|part| route.path.contains(part))
             && !route.path.contains("/door/")
 }

@@ -112,6 +112,9 @@ pub(super) const PATH_FIELDS: &[Field] = &[
     .required(),
 ];
 
+/// The answer of a node of a cluster that does not have the stream: its address at another one.
+const ELSEWHERE: (Status, Content) = (Status::TEMPORARY_REDIRECT, Content::Empty);
+
 pub(super) const PLAIN: Route = Route {
     method: Method::Get,
     path: "",
@@ -671,7 +674,7 @@ pub(super) const ROUTES: &[Route] = &[
         name: "createStream",
         about: "Creates a stream, or returns 200 if there is the same one (Durable Streams).",
         headers: durable::CREATED,
-        answers: &[(Status::CREATED, Content::Empty), (Status::OK, Content::Empty)],
+        answers: &[(Status::CREATED, Content::Empty), (Status::OK, Content::Empty), ELSEWHERE],
         ..PLAIN
     },
     Route {
@@ -681,7 +684,7 @@ pub(super) const ROUTES: &[Route] = &[
         about: "Appends the body to a stream, closes it, or both (Durable Streams). With a \
                   producer, an append returns 200, and a repeated one 204.",
         headers: durable::APPENDED,
-        answers: &[(Status::NO_CONTENT, Content::Empty), (Status::OK, Content::Empty)],
+        answers: &[(Status::NO_CONTENT, Content::Empty), (Status::OK, Content::Empty), ELSEWHERE],
         ..PLAIN
     },
     Route {
@@ -695,6 +698,7 @@ pub(super) const ROUTES: &[Route] = &[
             (Status::OK, Content::Bytes),
             (Status::NO_CONTENT, Content::Empty),
             (Status::NOT_MODIFIED, Content::Empty),
+            ELSEWHERE,
         ],
         ..PLAIN
     },
@@ -703,7 +707,7 @@ pub(super) const ROUTES: &[Route] = &[
         path: durable::ROUTE,
         name: "deleteStream",
         about: "Removes a stream (Durable Streams).",
-        answers: &[(Status::NO_CONTENT, Content::Empty)],
+        answers: &[(Status::NO_CONTENT, Content::Empty), ELSEWHERE],
         ..PLAIN
     },
     Route {

@@ -253,6 +253,7 @@ pub(super) fn ask(head: &RequestHead<'_>) -> Asked {
     asked(ParsedHead::Durable(Box::new(DurableCall {
         path,
         raw_path: head.target.path.into(),
+        raw_query: head.target.query.into(),
         host: head.headers.only("host").ok().flatten().map(Box::from),
         ask: DurableAsk::Control(Box::new(control)),
     })))

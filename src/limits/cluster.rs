@@ -67,6 +67,10 @@ pub const CLUSTER_LOOKUP_PAUSES: [Duration; 3] =
     [Duration::from_millis(20), Duration::from_millis(80), Duration::from_millis(200)];
 /// Time for which an execution that was not found is not looked up again.
 pub const CLUSTER_LOOKUP_REST: Duration = Duration::from_secs(1);
+/// Paths of streams that a shard claims at the same time when it begins.
+pub const CLUSTER_CLAIMS_AT_START: usize = 64;
+/// Time after which NATS forgets that a key was removed.
+pub const CLUSTER_REMOVAL: Duration = Duration::from_secs(60);
 /// Bytes of a replica that wait for room in its ring. Behind them, nothing more is pulled.
 pub const CLUSTER_FEED_BYTES_MAX: usize = 1 << 20;
 /// Bytes below which more is pulled again.

@@ -29,7 +29,7 @@ use crate::limits::{
     CLUSTER_RETRY_MAX,
 };
 use crate::reactor::Clock;
-use crate::server::{Located, ReaderName};
+use crate::server::{Holder, Located, ReaderName};
 use crate::trace::Latency;
 
 /// A reader of parts of logs.
@@ -94,6 +94,8 @@ pub(super) enum News {
     Orphans(Box<str>, Option<Vec<Orphan>>),
     /// Another node wants this execution to be cancelled.
     Cancel(Tag),
+    /// The first wish about a path was carried out.
+    Claimed(Tag, Holder),
 }
 
 struct Reader {

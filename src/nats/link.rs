@@ -21,12 +21,13 @@ use serde_json::{Value, json};
 
 use super::names::{Names, bucket_stream};
 use crate::base::plain::is_command;
+use crate::cluster::claim::Claim;
 use crate::cluster::directory::{Entry, Tag};
 use crate::cluster::member::{About, Held};
 use crate::cluster::record::Incarnation;
 use crate::limits::{
     CLUSTER_ABOUT_BYTES_MAX, CLUSTER_ANSWER_WAIT, CLUSTER_NODES_MAX, CLUSTER_PULL_BYTES,
-    CLUSTER_PULL_RECORDS,
+    CLUSTER_PULL_RECORDS, CLUSTER_REMOVAL,
 };
 use crate::wire::base64;
 
@@ -284,13 +285,7 @@ impl Link {
         node: &str,
         behind: u64,
     ) -> Result<(Vec<(Tag, Box<str>, Entry)>, u64, bool), LinkError> {
-        let body = json!({
-            "seq": behind + 1,
-            "next_by_subj": self.names.entries(node),
-            "batch": CLUSTER_PULL_RECORDS,
-            "max_bytes": CLUSTER_PULL_BYTES,
-        });
-        let pulled = self.direct_get(&bucket_stream(&self.names.directory()), &body).await?;
+        let pulled = self.keys(self.names.entries(node), behind).await?;
         let last = pulled.messages.last().map_or(behind, |raw| raw.place);
         let prefix = self.names.all_entries();
         let entry = |raw: &Raw| {
@@ -298,6 +293,68 @@ impl Link {
             Some((Tag::parse(tag)?, node.into(), Entry::parse(&raw.bytes)?))
         };
         let found = pulled.messages.iter().filter(|raw| !raw.is_removal).filter_map(entry);
+        Ok((found.collect(), last, pulled.is_all || pulled.messages.is_empty()))
+    }
+
+    /// Returns messages of the directory behind a place.
+    async fn keys(&self, subject: String, behind: u64) -> Result<Pulled, LinkError> {
+        let body = json!({
+            "seq": behind + 1,
+            "next_by_subj": subject,
+            "batch": CLUSTER_PULL_RECORDS,
+            "max_bytes": CLUSTER_PULL_BYTES,
+        });
+        self.direct_get(&bucket_stream(&self.names.directory()), &body).await
+    }
+
+    /// Returns the node that has a path, and the place of the last message about it, which may be a
+    /// removal; 0: there is none.
+    ///
+    /// # Errors
+    /// [`LinkError`].
+    pub async fn read_claim(&self, tag: &Tag) -> Result<(Option<Box<str>>, u64), LinkError> {
+        let (stream, subject) = (bucket_stream(&self.names.directory()), self.names.claim(tag));
+        let last = self.leader_get(&stream, &json!({ "last_by_subj": subject })).await?;
+        let Some(last) = last else { return Ok((None, 0)) };
+        let claim = if last.is_removal { None } else { Claim::parse(&last.bytes) };
+        Ok((claim.map(|claim| claim.node), last.place))
+    }
+
+    /// Writes the claim of a node, if the last message about the path has the place `last`.
+    ///
+    /// # Errors
+    /// [`LinkError`].
+    pub async fn write_claim(&self, tag: &Tag, node: &str, last: u64) -> Result<(), LinkError> {
+        let text = Claim { node: node.into() }.to_text();
+        self.write(self.names.claim(tag), last, None, text.into_bytes()).await.map(drop)
+    }
+
+    /// Removes a claim, if it has the place `last`.
+    ///
+    /// # Errors
+    /// [`LinkError`].
+    pub async fn remove_claim(&self, tag: &Tag, last: u64) -> Result<(), LinkError> {
+        self.remove(self.names.claim(tag), last).await
+    }
+
+    /// Returns paths that nodes have, behind a place of the directory: the tag, the node, and the
+    /// place of each. The last values are the place of the last one, and true if there are no more.
+    ///
+    /// # Errors
+    /// [`LinkError`].
+    pub async fn claims(
+        &self,
+        behind: u64,
+    ) -> Result<(Vec<(Tag, Box<str>, u64)>, u64, bool), LinkError> {
+        let (prefix, pulled) =
+            (self.names.all_entries(), self.keys(self.names.all_claims(), behind));
+        let pulled = pulled.await?;
+        let last = pulled.messages.last().map_or(behind, |raw| raw.place);
+        let claim = |raw: &Raw| {
+            let (tag, _) = raw.subject.strip_prefix(&prefix)?.split_once('.')?;
+            Some((Tag::parse(tag)?, Claim::parse(&raw.bytes)?.node, raw.place))
+        };
+        let found = pulled.messages.iter().filter(|raw| !raw.is_removal).filter_map(claim);
         Ok((found.collect(), last, pulled.is_all || pulled.messages.is_empty()))
     }
 
@@ -331,10 +388,16 @@ impl Link {
     /// # Errors
     /// [`LinkError`].
     pub async fn end_lease(&self, node: &str, revision: u64) -> Result<(), LinkError> {
+        self.remove(self.names.lease(node), revision).await
+    }
+
+    /// Removes a key, if its last message has the place `last`. The removal goes after a while.
+    async fn remove(&self, subject: String, last: u64) -> Result<(), LinkError> {
         let mut headers = HeaderMap::new();
-        headers.insert(EXPECTED, revision.to_string());
+        headers.insert(EXPECTED, last.to_string());
         headers.insert(OPERATION, "DEL");
-        json_of(&self.ask(self.names.lease(node), Some(headers), Vec::new()).await?).map(drop)
+        headers.insert(TTL, format!("{}s", CLUSTER_REMOVAL.as_secs()));
+        json_of(&self.ask(subject, Some(headers), Vec::new()).await?).map(drop)
     }
 
     /// Asks any server of a stream for several messages.
@@ -395,11 +458,24 @@ impl Link {
         raw_of(message)
     }
 
+    /// Returns what a node tells of itself, if it has a lease.
+    ///
+    /// # Errors
+    /// [`LinkError`].
+    pub async fn read_about(&self, node: &str) -> Result<Option<About>, LinkError> {
+        let last = self.last_of_lease(node).await?;
+        Ok(last.as_ref().and_then(held_of).map(|(_, about)| about))
+    }
+
+    async fn last_of_lease(&self, node: &str) -> Result<Option<Raw>, LinkError> {
+        let (stream, subject) = (bucket_stream(&self.names.leases()), self.names.lease(node));
+        self.leader_get(&stream, &json!({ "last_by_subj": subject })).await
+    }
+
     /// Returns the lease of a node: what holds it, and the sequence of its last message, which may
     /// be a removal.
     async fn lease(&self, node: &str) -> Result<(Option<Held>, u64), LinkError> {
-        let (stream, subject) = (bucket_stream(&self.names.leases()), self.names.lease(node));
-        let last = self.leader_get(&stream, &json!({ "last_by_subj": subject })).await?;
+        let last = self.last_of_lease(node).await?;
         Ok(last.map_or((None, 0), |last| (held_of(&last).map(|(held, _)| held), last.place)))
     }
 

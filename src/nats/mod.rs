@@ -15,6 +15,7 @@
 
 mod asks;
 mod bell;
+mod claims;
 pub mod connect;
 pub mod driver;
 pub mod inspect;

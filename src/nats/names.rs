@@ -78,6 +78,16 @@ impl Names {
         key(&self.directory(), &format!("{}.{node}", tag.as_str()))
     }
 
+    /// The subject of the claim of a path. No node has the name `=`.
+    pub fn claim(&self, tag: &Tag) -> String {
+        self.entry(tag, "=")
+    }
+
+    /// The subjects of all claims.
+    pub fn all_claims(&self) -> String {
+        self.entries("=")
+    }
+
     /// The subject of requests to a node.
     pub fn ask(&self, node: &str) -> String {
         format!("sd1.{}.ask.{node}", self.cluster)

@@ -21,6 +21,7 @@ use async_nats::{ConnectOptions, ServerAddr};
 
 use super::asks::{self, CancelAsk};
 use super::bell::Bell;
+use super::claims::{Asked, Claims};
 use super::driver::{Arrival, Driver, News, To, stored};
 use super::link::{Link, LinkError};
 use super::mirrors::Mirrors;
@@ -40,8 +41,8 @@ use crate::limits;
 use crate::reactor::waker::WakeListener;
 use crate::reactor::{Clock, Waker, random_bytes};
 use crate::server::{
-    ClusterLine, Found, FromCluster, Located, NodeCounters, NodeStatus, ReaderName, ServerHandle,
-    ToCluster,
+    ClusterLine, Found, FromCluster, Holder, Located, NodeCounters, NodeStatus, ReaderName,
+    ServerHandle, ToCluster,
 };
 use crate::shard::CallError;
 
@@ -260,6 +261,7 @@ struct Run {
     /// The executions that are followed, with the shards that have their replicas.
     followed: HashMap<Tag, (u8, ExecutionId)>,
     orphans: Orphans,
+    claims: Claims,
     /// Parts of logs for followers and readers that were not sent yet.
     live: BTreeMap<Tag, Vec<Piece>>,
     old: BTreeMap<ReaderName, Vec<Piece>>,
@@ -294,6 +296,7 @@ impl Run {
             tell,
             mirrors: Mirrors::default(),
             followed: HashMap::new(),
+            claims: Claims::default(),
             live: BTreeMap::new(),
             old: BTreeMap::new(),
             outbox,
@@ -509,6 +512,11 @@ impl Run {
                 }
             }
             ToCluster::StopReading(name) => self.driver.stop_reading(name),
+            ToCluster::Claim { shard, asker, name, wish } => {
+                let tag = Tag::of_path(&self.options.secret, &name);
+                let asked = Asked { shard, asker, name: *name, wish };
+                self.claims.push(&self.driver, &self.options.node, tag, asked);
+            }
             ToCluster::Cancel { execution, node } => {
                 let ask = CancelAsk::new(&self.options.secret, &node, self.tag(execution));
                 asks::send(self.driver.link().clone(), node, ask);
@@ -579,6 +587,7 @@ impl Run {
                 News::Orphans(node, found) => {
                     self.orphans.on_found(&mut self.driver, &node, found, now);
                 }
+                News::Claimed(tag, holder) => self.tell_claimed(tag, holder),
                 News::Cancel(tag) => {
                     if let Some(execution) = self.mirrors.execution_of(&tag) {
                         self.post(execution.shard, FromCluster::Cancel { execution });
@@ -586,6 +595,13 @@ impl Run {
                 }
             }
         }
+    }
+
+    /// Tells a shard which node has a path.
+    fn tell_claimed(&mut self, tag: Tag, holder: Holder) {
+        let asked = self.claims.take_done(&self.driver, &self.options.node, tag);
+        let Some(Asked { shard, asker, name, wish }) = asked else { return };
+        self.post(shard, FromCluster::Claimed { asker, name: name.into(), wish, holder });
     }
 
     /// Puts a message to a shard behind the others.

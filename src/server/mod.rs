@@ -73,8 +73,8 @@ pub use agents::{
 pub(crate) use cluster::Lookup;
 #[doc(hidden)] // The thread of a node uses it.
 pub use cluster::{
-    ClusterLine, Found, FromCluster, Located, Mirrored, NodeCounters, NodeStatus, ReaderName,
-    ToCluster,
+    ClaimWish, ClusterLine, Found, FromCluster, Holder, Located, Mirrored, NodeCounters,
+    NodeStatus, ReaderName, ToCluster,
 };
 pub use conversations::Conversations;
 pub use durable::StreamPaths;

@@ -101,6 +101,18 @@ pub(in crate::server) fn log_pressure<R: Reactor + 'static>(
     });
 }
 
+/// Logs that another node of the cluster has the path of a stream of this node.
+pub(in crate::server) fn log_path_elsewhere<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    path: &str,
+    node: &str,
+) {
+    shard.guests.log.record(wall_us(shard), Level::Warn, "stream_path_elsewhere", |record| {
+        record.number("shard", peers::own_index(shard) as u64);
+        record.show("path", &path).show("node", &node);
+    });
+}
+
 /// Logs that disks have become busy or calm. Rings keep their size.
 pub(in crate::server) fn log_disks<R: Reactor + 'static>(
     shard: &ServerShard<R>,

@@ -28,6 +28,7 @@ mod members;
 mod metrics;
 mod nodes;
 mod partitions;
+mod paths;
 mod readers;
 mod replicated;
 mod resources;

@@ -85,7 +85,8 @@ pub fn request_head(request: &str, headers: &str, body: &str) -> String {
     format!("{request} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}{length}\r\n")
 }
 
-fn send(server: &Server, request: &str, headers: &str, body: &str) -> Response {
+/// Sends a request, such as `PUT /v1/stream/a`.
+pub fn send(server: &Server, request: &str, headers: &str, body: &str) -> Response {
     let mut stream = server.connect();
     write!(stream, "{}{body}", request_head(request, headers, body)).unwrap();
     let mut answer = Vec::new();

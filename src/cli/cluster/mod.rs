@@ -1,6 +1,8 @@
 //! `streamdoor cluster`: makes the stores of a cluster, and shows its state.
 
 #[cfg(feature = "cluster")]
+mod forget;
+#[cfg(feature = "cluster")]
 mod init;
 mod options;
 #[cfg(feature = "cluster")]
@@ -24,6 +26,7 @@ streamdoor cluster: make the stores of a cluster in NATS, or show its state
 
 Usage: streamdoor cluster [OPTIONS] --cluster URLS [status]
        streamdoor cluster [OPTIONS] --cluster URLS --max-bytes BYTES init
+       streamdoor cluster [OPTIONS] --cluster URLS forget NODE
 
 ",
     cluster_options_help!(),
@@ -47,6 +50,9 @@ belongs on every node, in a file that only its user can read.
 `status` shows the nodes with their leases, the log, the executions, and each difference between the
 stores and what a node needs.
 
+`forget` is for a node that does not come back. The paths of its Durable Streams are free then, and
+other nodes can create streams there. A node that has a lease is refused.
+
 Exit codes: 0 done; 1 NATS refuses, or the stores are missing or differ; 2 bad usage; 3 no server is
 reached, or it lacks something.
 "
@@ -58,9 +64,11 @@ enum Action {
     #[default]
     Status,
     Init,
+    Forget,
 }
 
-const ACTIONS: [(&str, Action); 2] = [("status", Action::Status), ("init", Action::Init)];
+const ACTIONS: [(&str, Action); 3] =
+    [("status", Action::Status), ("init", Action::Init), ("forget", Action::Forget)];
 
 /// Bytes of a log.
 type LogBytes = Bytes<{ 1 << 20 }, { 1 << 50 }>;
@@ -70,6 +78,8 @@ type Retention = Time<60_000_000, 2_592_000_000_000>;
 #[derive(Debug)]
 struct Options {
     action: Option<Action>,
+    /// forget: the name of the node.
+    node: Option<String>,
     cluster: ClusterOptions,
     max_bytes: Option<LogBytes>,
     replicas: Option<u8>,
@@ -82,6 +92,7 @@ struct Options {
 fn options(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
     let mut options = Options {
         action: None,
+        node: None,
         cluster: ClusterOptions::default(),
         max_bytes: None,
         replicas: None,
@@ -113,6 +124,9 @@ fn options(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
             Value(word) if options.action.is_none() => {
                 options.action = Some(action(&word.string()?)?);
             }
+            Value(word) if options.action == Some(Action::Forget) && options.node.is_none() => {
+                options.node = Some(word.string()?);
+            }
             other => return Err(other.unexpected().into()),
         }
     }
@@ -141,7 +155,7 @@ fn action(word: &str) -> Result<Action, CliError> {
     found.map(|(_, action)| *action).ok_or_else(|| {
         let names = ACTIONS.iter().map(|(name, _)| *name);
         let hint = hints::did_you_mean(hints::nearest(word, names));
-        CliError::Usage(format!("unknown action {word:?}: must be status or init{hint}"))
+        CliError::Usage(format!("unknown action {word:?}: must be status, init or forget{hint}"))
     })
 }
 
@@ -159,11 +173,16 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
         ("--secret-file", options.secret_file.is_some()),
     ];
     match options.action.unwrap_or_default() {
-        Action::Init if options.as_json => return usage("--json: only `status` takes it"),
+        Action::Init | Action::Forget if options.as_json => {
+            return usage("--json: only `status` takes it");
+        }
         Action::Init if options.max_bytes.is_none() => {
             return usage("--max-bytes is not given: NATS keeps so many bytes of records");
         }
-        Action::Status => {
+        Action::Forget if options.node.is_none() => {
+            return usage("forget: the name of the node is not given");
+        }
+        Action::Status | Action::Forget => {
             if let Some((name, _)) = of_init.iter().find(|(_, is_given)| *is_given) {
                 return usage(&format!("{name}: only `init` takes it"));
             }
@@ -181,6 +200,7 @@ fn carry_out(options: Options) -> Result<(), CliError> {
     match options.action.unwrap_or_default() {
         Action::Init => init::run(&options),
         Action::Status => status::run(&options.cluster, options.as_json),
+        Action::Forget => forget::run(&options.cluster, &options.node.expect("it was checked")),
     }
 }
 

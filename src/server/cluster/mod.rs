@@ -8,6 +8,7 @@
 //!
 //! - `port.rs`: what the shard and that thread say to each other.
 //! - `mirrors.rs`: executions that begin to be mirrored.
+//! - `claims.rs`: the nodes of the paths of streams.
 //! - `locate.rs`: executions that are looked up. `replicas.rs`: those that were found.
 //! - `history.rs`: chunks for those who come late. `status.rs`: the numbers of the node.
 //!
@@ -15,6 +16,7 @@
 //! - K1: each replica of the engine has one entry here, and each entry its replica.
 //! - K2: a subscriber has one question at a time, and one reader for all of them.
 
+mod claims;
 mod history;
 mod locate;
 mod mirrors;
@@ -22,7 +24,9 @@ mod port;
 mod replicas;
 mod status;
 
-pub use port::{ClusterLine, Found, FromCluster, Located, Mirrored, ReaderName, ToCluster};
+pub use port::{
+    ClaimWish, ClusterLine, Found, FromCluster, Holder, Located, Mirrored, ReaderName, ToCluster,
+};
 pub use status::{NodeCounters, NodeStatus};
 
 use std::collections::{BTreeMap, VecDeque};
@@ -38,6 +42,7 @@ use crate::server::peers::ToPeer;
 #[cfg(test)]
 use crate::shard::handle::Command;
 
+pub(in crate::server) use claims::{claim, free as free_path, keep as claim_kept, take_holder};
 pub(in crate::server) use history::look_back;
 pub(crate) use locate::Lookup;
 pub(in crate::server) use locate::locate;
@@ -55,6 +60,7 @@ pub(in crate::server) struct Cluster {
     /// Executions that will be mirrored once they run.
     to_mirror: Vec<ExecutionId>,
     lookups: BTreeMap<ExecutionId, locate::Lookups>,
+    claims: claims::Claims,
     replicas: BTreeMap<ExecutionId, replicas::Replica>,
     /// Replicas that may have room for what waits.
     to_feed: VecDeque<ExecutionId>,
@@ -103,7 +109,8 @@ impl Cluster {
     /// Returns the time of the next thing to do.
     pub fn next_deadline(&self) -> Option<Instant> {
         let lookups = self.lookups.values().filter_map(locate::Lookups::deadline).min();
-        earlier(earlier(self.send_at, self.look_at), lookups)
+        let later = earlier(lookups, self.claims.next_deadline());
+        earlier(earlier(self.send_at, self.look_at), later)
     }
 
     /// Sends a request behind those that wait.
@@ -174,6 +181,9 @@ pub(in crate::server) fn on_message<R: Reactor + 'static>(
         FromCluster::Old { reader, pieces, is_all } => {
             history::on_old(shard, reader, pieces, is_all);
         }
+        FromCluster::Claimed { asker, name, wish, holder } => {
+            claims::on_claimed(shard, asker, *name, (wish, holder));
+        }
         FromCluster::Logged { execution, news } => shard.on_logged(execution, news),
         FromCluster::CutOff => mirrors::give_up(shard),
         FromCluster::Cancel { execution } => _ = shard.cancel(execution), // It may have ended.
@@ -195,6 +205,7 @@ pub(in crate::server) fn fire_deadlines<R: Reactor + 'static>(shard: &mut Server
         cluster.send_again(now);
     }
     locate::look_again(shard);
+    claims::fire_deadlines(shard);
     if shard.guests.cluster.look_at.is_some_and(|at| at <= now) {
         replicas::dismiss_idle(shard);
         history::forget_gone(shard);

@@ -4,12 +4,13 @@ use std::fmt;
 
 use super::status::NodeStatus;
 use crate::base::ExecutionId;
+use crate::cluster::claim::PathName;
 use crate::cluster::directory::Entry;
 use crate::cluster::follow::Landmark;
 use crate::cluster::piece::Piece;
 use crate::cluster::record::Incarnation;
 use crate::endpoint::Elsewhere;
-use crate::reactor::Waker;
+use crate::reactor::{ConnectionId, Waker};
 use crate::server::ServerHandle;
 use crate::server::peers::ToPeer;
 use crate::shard::journal::LogNews;
@@ -109,6 +110,42 @@ pub enum ToCluster {
         /// The name of the owner.
         node: Box<str>,
     },
+    /// Find out which node has the path of a stream, or change that. The answer is
+    /// [`FromCluster::Claimed`].
+    Claim {
+        /// The shard that asks.
+        shard: u8,
+        /// The connection whose request waits for the answer, if there is one.
+        asker: Option<ConnectionId>,
+        /// The path.
+        name: Box<PathName>,
+        /// The wish.
+        wish: ClaimWish,
+    },
+}
+
+/// A wish about the path of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClaimWish {
+    /// Find the node that has it.
+    Look,
+    /// Give it to this node, if no other one has it.
+    Take,
+    /// Free it, if this node has it.
+    Free,
+}
+
+/// The node that has a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Holder {
+    /// None.
+    Free,
+    /// This one.
+    Here,
+    /// Another one. It has a URL if it lives.
+    By(Elsewhere),
+    /// The cluster does not answer.
+    Unknown,
 }
 
 /// An execution to mirror.
@@ -164,6 +201,17 @@ pub enum FromCluster {
         /// The execution.
         execution: ExecutionId,
     },
+    /// The answer to [`ToCluster::Claim`].
+    Claimed {
+        /// The connection whose request waits for the answer, if there is one.
+        asker: Option<ConnectionId>,
+        /// The path.
+        name: Box<PathName>,
+        /// The wish.
+        wish: ClaimWish,
+        /// The node that has it.
+        holder: Holder,
+    },
 }
 
 impl FromCluster {
@@ -176,6 +224,7 @@ impl FromCluster {
             FromCluster::Logged { .. } => "logged",
             FromCluster::CutOff => "cut_off",
             FromCluster::Cancel { .. } => "cancel",
+            FromCluster::Claimed { .. } => "claimed",
         }
     }
 }

@@ -4,7 +4,7 @@
 //! that. Their clients wait for it. A journal that has no room for longer is full.
 
 use super::create::Counted;
-use super::{DurableCall, carry_out, not_kept, read, refuse};
+use super::{DurableCall, carry_out, key_of, not_kept, paths, read, refuse};
 use crate::base::{Instant, Principal};
 use crate::journal::Refused;
 use crate::limits;
@@ -52,7 +52,10 @@ pub(super) fn settle<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
     while let Some(next) = shard.guests.durable.delayed.pop_front() {
         let Delayed { id, call, principal, counted, until } = next;
         if !read::has_waited(shard, id) {
-            continue; // It is closing, or gone. Nothing of its request was accepted.
+            // It is closing, or gone. Nothing of its request was accepted.
+            let key = key_of(shard, principal, call.path);
+            paths::give_back(shard, key);
+            continue;
         }
         let count = shard.guests.durable.delayed.len();
         if carry_out(shard, id, call, principal, (counted, until)).is_now() {

@@ -8,12 +8,13 @@ use super::marker::KeptMarker;
 use super::state::{Before, Closed, Config, Producer, StreamState, Undo};
 use super::{Stream, marker, own_index, remove, touch};
 use crate::base::ExecutionId;
+use crate::cluster::claim::PathName;
 use crate::journal::Refused;
 use crate::journal::format::Lsn;
 use crate::reactor::Reactor;
-use crate::server::ServerShard;
 use crate::server::durable::paths::{Key, StreamHead};
 use crate::server::guests::{Guests, ServedRun};
+use crate::server::{ServerShard, cluster};
 use crate::shard::journal::{AmendError, Described, OpenKept, ResumeError};
 
 /// Returns the description of a stream; nothing for another execution.
@@ -162,6 +163,8 @@ pub(in crate::server) fn fill<R: Reactor + 'static>(shard: &mut ServerShard<R>, 
         }
     }
     let streams: Vec<usize> = durable.streams.iter().map(|(at, _)| at).collect();
+    let names: Vec<Key> = durable.streams.iter().map(|(_, stream)| stream.key.clone()).collect();
+    cluster::claim_kept(shard, names.into_iter().map(PathName::from));
     for at in streams {
         touch(shard, at);
         finish_interrupted(shard, at);

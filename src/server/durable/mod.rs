@@ -45,7 +45,7 @@ pub(in crate::server) use append::{append_wake, settle};
 pub(in crate::server) use create::options_of;
 pub(in crate::server) use keep::{described, fill, kept_streams};
 pub use paths::StreamPaths;
-pub(in crate::server) use paths::{Key, Seen};
+pub(in crate::server) use paths::{Key, Seen, claim};
 pub(in crate::server) use read::{answer_late, go_on};
 pub(in crate::server) use remove::fire_deadlines;
 pub(in crate::server) use rest::has_freed_place;
@@ -299,6 +299,10 @@ pub(in crate::server) fn answer<R: Reactor + 'static>(
     call: DurableCall,
     principal: Principal,
 ) -> Answered {
+    if let Some(node) = paths::elsewhere(shard, id, &call, principal) {
+        let answer = crate::endpoint::durable::answer_elsewhere(&call, node);
+        return hub::answer(shard, id, &answer);
+    }
     if let Some(execution) = call.execution() {
         return match call.ask {
             DurableAsk::Read(ask) => read::read_execution(shard, id, execution, &ask, principal),
@@ -340,10 +344,15 @@ fn carry_out<R: Reactor + 'static>(
     let found = find(shard, &key);
     if let DurableAsk::Create(creation) = &mut call.ask {
         let about = (call.host.as_deref(), &*call.raw_path, principal);
-        let created = create::create(shard, id, (key, found), (creation, counted), about);
-        return created.unwrap_or_else(|| {
+        let wanted = (key.clone(), found);
+        let created = create::create(shard, id, wanted, (creation, counted), about);
+        let answered = created.unwrap_or_else(|| {
             delayed::delay(shard, Delayed { id, call, principal, counted, until })
         });
+        if answered.is_now() {
+            paths::give_back(shard, key);
+        }
+        return answered;
     }
     let ask = call.ask;
     let is_there = found.is_some_and(|at| !shard.guests.durable.streams[at].state.is_gone);

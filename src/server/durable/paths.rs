@@ -8,8 +8,15 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::base::ExecutionId;
+use super::key_of;
+use crate::base::{ExecutionId, Principal};
+use crate::cluster::claim::PathName;
+use crate::endpoint::{DurableAsk, DurableCall, Elsewhere};
 use crate::memory::atomic::{AtomicU64, Ordering};
+use crate::reactor::{ConnectionId, Reactor};
+use crate::server::cluster::Lookup;
+use crate::server::{ClaimWish, ServerShard, cluster};
+use crate::shard::Recall;
 
 /// The paths of the streams of one server. All of its shards have clones.
 ///
@@ -198,6 +205,67 @@ impl StreamPaths {
     fn moved(&self) -> MutexGuard<'_, HashMap<u8, HashSet<Key>>> {
         self.shared.moved.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+impl From<Key> for PathName {
+    fn from(key: Key) -> PathName {
+        PathName { owner: key.owner, path: key.path }
+    }
+}
+
+/// Finds out which node of the cluster has the path of a request, if this server does not have it.
+/// The path of a new stream is taken for this node.
+pub(in crate::server) fn claim<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    call: &DurableCall,
+    principal: Principal,
+) -> Recall {
+    let Some((name, wish)) = wanted(shard, call, principal) else { return Recall::Here };
+    match cluster::claim(shard, id, name, wish) {
+        Lookup::Soon => Recall::Soon,
+        Lookup::Later => Recall::Later,
+        Lookup::Here | Lookup::Nowhere => Recall::Here,
+    }
+}
+
+/// Returns the other node that has to carry out a request, if it is known by now.
+pub(super) fn elsewhere<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    call: &DurableCall,
+    principal: Principal,
+) -> Option<Elsewhere> {
+    let holder = cluster::take_holder(shard, id);
+    wanted(shard, call, principal).and(holder)
+}
+
+/// Gives a path back to the cluster that was claimed for a stream, unless there is one.
+pub(super) fn give_back<R: Reactor + 'static>(shard: &mut ServerShard<R>, key: Key) {
+    if shard.guests.durable.paths.find(&key).is_none() {
+        cluster::free_path(shard, key.into());
+    }
+}
+
+/// Returns the path that the cluster has to be asked for, and the wish.
+fn wanted<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    call: &DurableCall,
+    principal: Principal,
+) -> Option<(PathName, ClaimWish)> {
+    let is_alone = !shard.guests.cluster.is_on();
+    if is_alone || call.is_control() || call.execution().is_some() {
+        return None;
+    }
+    let away = |path: &str| {
+        let key = key_of(shard, principal, path.into());
+        shard.guests.durable.paths.find(&key).is_none().then(|| PathName::from(key))
+    };
+    let name = away(&call.path)?;
+    let DurableAsk::Create(creation) = &call.ask else { return Some((name, ClaimWish::Look)) };
+    // A fork is on the node of its source.
+    let source = creation.fork.as_ref().and_then(|fork| away(&fork.source));
+    Some(source.map_or((name, ClaimWish::Take), |source| (source, ClaimWish::Look)))
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use crate::journal::format::Lsn;
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor};
 use crate::server::hub::{Answered, answer_waiting, wait};
-use crate::server::{ServerShard, executions};
+use crate::server::{ServerShard, cluster, executions};
 use crate::wire::http1::Status;
 
 /// Removes a stream. The answer comes when the disk keeps that.
@@ -179,6 +179,7 @@ pub(super) fn drop_entry<R: Reactor + 'static>(shard: &mut ServerShard<R>, at: u
     durable.by_execution.remove(&execution);
     durable.paths.free(&key, own);
     durable.note_moved(&key);
+    let freed = key.clone();
     if let Some(deadline) = deadline {
         durable.deadlines.remove(&(deadline, at));
     }
@@ -190,6 +191,7 @@ pub(super) fn drop_entry<R: Reactor + 'static>(shard: &mut ServerShard<R>, at: u
     for id in waiting.chain(publishing).chain(unconfirmed).flatten() {
         answer_waiting(shard, id, &answer);
     }
+    cluster::free_path(shard, freed.into());
     let Some(source) = source else { return };
     let durable = &mut shard.guests.durable;
     let stream = &mut durable.streams[source];

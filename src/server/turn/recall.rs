@@ -56,7 +56,7 @@ pub(in crate::server) fn ready_call<R: Reactor + 'static>(
         return Some(call);
     }
     let principal = hub::principal_of(shard, id);
-    match recall_for(shard, &call, principal) {
+    match recall_for(shard, id, &call, principal) {
         Recall::Here => return Some(call),
         Recall::Later => {
             refuse(shard, id, &call);
@@ -112,7 +112,7 @@ fn settle_call<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: ConnectionI
         return; // The connection is gone, or its time was up.
     };
     let call = call.clone();
-    let recalled = recall_for(shard, &call, principal);
+    let recalled = recall_for(shard, id, &call, principal);
     if recalled == Recall::Soon {
         return shard.guests.recalls.waiting.push(Waiting::Call(id));
     }
@@ -150,12 +150,14 @@ pub(in crate::server) fn give_up<R: Reactor + 'static>(
 /// Asks for everything that a call needs.
 fn recall_for<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
+    id: ConnectionId,
     call: &ApiCall,
     principal: Principal,
 ) -> Recall {
     let named = named_in(shard, call, principal);
     match (recall_all(shard, &named, principal), call) {
         (Recall::Here, ApiCall::Mcp(request)) => mcp::recall_mcp(shard, request, principal),
+        (Recall::Here, ApiCall::Durable(call)) => durable::claim(shard, id, call, principal),
         (recalled, _) => recalled,
     }
 }

@@ -300,8 +300,8 @@ impl SimNode {
             }
             ToCluster::StopReading(name) => _ = self.histories.remove(&name),
             ToCluster::Cancel { execution, .. } => self.owners[number(execution)].cancel(),
-            ToCluster::Mirror(_) | ToCluster::End { .. } => {
-                unreachable!("the shard runs nothing")
+            ToCluster::Mirror(_) | ToCluster::End { .. } | ToCluster::Claim { .. } => {
+                unreachable!("the shard runs nothing, and has no streams")
             }
         }
     }

@@ -49,6 +49,7 @@ statuses! {
     NO_CONTENT 204 "No Content",
     PARTIAL_CONTENT 206 "Partial Content",
     NOT_MODIFIED 304 "Not Modified",
+    TEMPORARY_REDIRECT 307 "Temporary Redirect",
     BAD_REQUEST 400 "Bad Request",
     UNAUTHORIZED 401 "Unauthorized",
     FORBIDDEN 403 "Forbidden",
