@@ -85,20 +85,31 @@ impl Mirrors {
         if let Some((.., given)) = self.new.iter_mut().find(|(other, ..)| other == tag) {
             *given = Some(end);
         } else if let Some(source) = self.sources.get_mut(tag) {
-            source.end(driver.mirror(tag), &end);
+            source.end(driver.mirror(tag), end);
+        }
+    }
+
+    /// Lets the mirror of an execution read through a chunk.
+    pub fn show(&mut self, tag: &Tag, through_seq: u64, now: Instant) {
+        if let Some((_, mirrored, _)) = self.new.iter_mut().find(|(other, ..)| other == tag) {
+            mirrored.through_seq = Some(through_seq);
+        } else if let Some(source) = self.sources.get_mut(tag) {
+            source.show(through_seq, now);
         }
     }
 
     /// Begins to mirror the executions that wait.
     pub fn begin_new(&mut self, owner: Incarnation, driver: &mut Driver, now: Instant) {
         for (tag, mirrored, end) in std::mem::take(&mut self.new) {
-            let Mirrored { execution, mut entry, subscriber, is_replicated } = mirrored;
+            let Mirrored { execution, mut entry, subscriber, is_replicated, through_seq } =
+                mirrored;
             entry.owner = owner;
             let mirror = driver.mirror(&tag);
-            let mut source = Source::new(execution, subscriber, is_replicated, now);
+            let terms = (is_replicated, through_seq);
+            let mut source = Source::new(execution, subscriber, terms, now);
             if let Some(end) = end {
                 source.look(mirror, Duration::ZERO, now);
-                source.end(mirror, &end);
+                source.end(mirror, end);
             }
             self.sources.insert(tag.clone(), source);
             self.writings.insert(tag, Writing { entry, due: Some(now), is_ended: false });

@@ -484,6 +484,10 @@ impl Run {
                 let tag = self.tag(mirrored.execution);
                 self.mirrors.push(tag, *mirrored);
             }
+            ToCluster::Show { execution, through_seq } => {
+                let tag = self.tag(execution);
+                self.mirrors.show(&tag, through_seq, Clock::now());
+            }
             ToCluster::End { execution, details, published } => {
                 let tag = self.tag(execution);
                 self.mirrors.push_end(&tag, EndGiven { details, published }, &mut self.driver);

@@ -5,6 +5,9 @@
 //! The first chunk after a pause is thus not held back, and a tool that publishes all the time
 //! rings no bell. A look that fills a record is followed by the next one at once.
 //!
+//! Of an execution whose chunks are given when they are durable, it reads what its shard has shown
+//! it. The shard sends the end of such an execution, too.
+//!
 //! It gates nobody. If the ring has overwritten something before it came, and no disk has it, the
 //! log gets a gap. A gap of a log says what is missing of each kind. The ring knows that as long as
 //! it does not move on. Until it can be said, chunks are added to the gap.
@@ -45,6 +48,10 @@ struct Reading {
     expected: Option<u64>,
     /// True if that is news.
     is_expected_news: bool,
+    /// The last chunk that may be read; `None`: all may be.
+    through_seq: Option<u64>,
+    /// The end behind that chunk, once the shard has sent it.
+    end: Option<EndGiven>,
 }
 
 /// The end of an execution, as its shard gives it.
@@ -64,6 +71,8 @@ enum Next {
     Woken(Instant),
     /// The log: it has taken enough of what waits.
     Stored,
+    /// The shard: it shows more, or sends the end.
+    Shown,
     /// Nothing: it has the end.
     Never,
 }
@@ -81,6 +90,8 @@ enum Found {
     More,
     /// More than the mirror takes now.
     TooMuch,
+    /// Everything that may be read.
+    All,
     End,
 }
 
@@ -88,11 +99,17 @@ impl Source {
     pub fn new(
         execution: ExecutionId,
         subscriber: Option<Subscriber>,
-        is_replicated: bool,
+        (is_replicated, through_seq): (bool, Option<u64>),
         now: Instant,
     ) -> Source {
-        let reading =
-            |subscriber| Reading { subscriber, gap: None, expected: None, is_expected_news: false };
+        let reading = |subscriber| Reading {
+            subscriber,
+            gap: None,
+            expected: None,
+            is_expected_news: false,
+            through_seq,
+            end: None,
+        };
         let (reading, told_seq) = (subscriber.map(reading), is_replicated.then_some(0));
         Source { execution, reading, told_seq, next: Next::At(now) }
     }
@@ -125,27 +142,40 @@ impl Source {
         (execution.shard, FromCluster::Logged { execution, news })
     }
 
-    /// Takes the end from its shard. The log has everything before it, or the execution was given
-    /// up.
-    pub fn end(&mut self, mirror: &mut Mirror, end: &EndGiven) {
-        self.reading = None;
-        if mirror.has_end() {
-            return; // The ring has told it.
+    /// Lets it read through a chunk.
+    pub fn show(&mut self, through_seq: u64, now: Instant) {
+        if let Some(reading) = &mut self.reading {
+            reading.through_seq = Some(through_seq);
+            self.go_on(now);
         }
-        let EndGiven { details, published } = end;
-        let known = mirror.position();
-        let is_behind = published.of(Kinds::ALL).chunks > known.all.chunks;
-        if is_behind && published.checked_sub(&known.totals).is_some() {
-            mirror.push_gap(published, GapReason::Unwritten);
+    }
+
+    fn go_on(&mut self, now: Instant) {
+        if self.next == Next::Shown {
+            self.next = Next::At(now);
         }
-        mirror.push_end(details);
+    }
+
+    /// Takes the end from its shard. The log has everything before it, or may read the rest, or the
+    /// execution was given up.
+    pub fn end(&mut self, mirror: &mut Mirror, end: EndGiven) {
+        match &mut self.reading {
+            Some(reading) if reading.through_seq.is_some() => {
+                reading.end = Some(end);
+                self.go_on(Instant::ZERO);
+            }
+            reading => {
+                *reading = None;
+                push_end(mirror, &end);
+            }
+        }
     }
 
     /// The time of the next look, if it does not wait for somebody else.
     pub fn look_at(&self) -> Option<Instant> {
         match self.next {
             Next::At(at) => Some(at),
-            Next::Woken(_) | Next::Stored | Next::Never => None,
+            Next::Woken(_) | Next::Stored | Next::Shown | Next::Never => None,
         }
     }
 
@@ -162,7 +192,7 @@ impl Source {
         }
         let is_due = match self.next {
             Next::At(at) => at <= now,
-            Next::Woken(_) | Next::Never => false,
+            Next::Woken(_) | Next::Shown | Next::Never => false,
             Next::Stored => !mirror.is_full(),
         };
         if !is_due {
@@ -175,6 +205,7 @@ impl Source {
             Found::Plenty if reading.subscriber.rest() => Next::Woken(now),
             Found::Plenty | Found::More => Next::At(now),
             Found::TooMuch => Next::Stored,
+            Found::All => Next::Shown,
             Found::End => Next::Never,
         };
         if self.next == Next::Never {
@@ -190,6 +221,11 @@ impl Reading {
             // What the log does not take now stays on the disk, if there is one.
             if self.subscriber.reads_disk() && mirror.is_full() {
                 return Found::TooMuch;
+            }
+            if self.through_seq.is_some_and(|seq| self.subscriber.next_seq() > seq) {
+                let Some(end) = self.end.take() else { return Found::All };
+                push_end(mirror, &end);
+                return Found::End;
             }
             let Reading { subscriber, expected, is_expected_news, .. } = self;
             let (chunk, note) = match subscriber.poll() {
@@ -262,6 +298,19 @@ impl Reading {
             mirror.push_gap(&unknown(mirror, published - known), reason);
         }
     }
+}
+
+/// Ends a log, behind a gap if it does not have everything.
+fn push_end(mirror: &mut Mirror, EndGiven { details, published }: &EndGiven) {
+    if mirror.has_end() {
+        return; // The ring has told it.
+    }
+    let known = mirror.position();
+    let is_behind = published.of(Kinds::ALL).chunks > known.all.chunks;
+    if is_behind && published.checked_sub(&known.totals).is_some() {
+        mirror.push_gap(published, GapReason::Unwritten);
+    }
+    mirror.push_end(details);
 }
 
 /// The totals behind a gap of which the kinds are not known.

@@ -602,6 +602,7 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
 
     fn on_kept(shard: &mut ServerShard<R>, id: ExecutionId) {
         shard.guests.durable.note_kept(id);
+        cluster::note_kept(shard, id);
     }
 
     fn on_ended(shard: &mut ServerShard<R>, execution: Handle, verdict: &Verdict) {
@@ -615,6 +616,7 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
         archive::note_ended(shard, execution.index, verdict);
         let id = shard.run_mut(execution).id;
         shard.guests.durable.note_ended(id);
+        cluster::note_ended(shard, id, verdict);
         workers::note_call_ended(shard, execution, verdict.outcome);
         if shard.run_mut(execution).is_replica {
             return; // Its owner counts it.

@@ -1,7 +1,10 @@
 //! Replicated executions in a simulated world. A real shard has a journal. Its real sources and
 //! mirrors write a log that is away, refuses, loses answers, and gets ends from others.
 //!
-//! The oracle knows what the log has. The engine never knows a chunk that the log does not have. It
+//! Some executions only wait for the disk: they are given when they are durable. Their log never has
+//! more than was given.
+//!
+//! The oracle knows what the log has. The engine of a replicated one never knows a chunk that the log does not have. It
 //! knows no end but that of the log, unless the execution has failed. After a crash of the process,
 //! the log decides about what was running. Once the faults are over, each log has one end: the one
 //! that was told.
@@ -24,7 +27,7 @@ use crate::nats::source::{EndGiven, Source};
 use crate::server::{FromCluster, GuestConfig, Mirrored, ServerShard, ToCluster};
 use crate::shard::journal::{EndedDetails, LogNews};
 use crate::shard::{ExecuteOptions, JournalConfig, MemoryWatch, ShardConfig};
-use crate::stream::{Durability, ExecutionState, Kind, Outcome};
+use crate::stream::{Deliver, Durability, ExecutionState, Kind, Outcome};
 use crate::tool::{Need, Prepared, ToolSpec, Work};
 
 const SEEDS: u64 = 60;
@@ -43,6 +46,15 @@ struct Model {
     told: Option<Outcome>,
     /// True if it was running when its process ended.
     is_left: bool,
+    durability: Durability,
+    /// True if a disk without power may have lost chunks that were given.
+    has_lost: bool,
+}
+
+impl Model {
+    fn is_replicated(&self) -> bool {
+        self.durability == Durability::Replicated
+    }
 }
 
 /// The log of one execution.
@@ -180,7 +192,10 @@ impl Trial {
         for model in &self.models {
             let end = self.logs.get(&model.id).and_then(Log::end);
             assert!(end.is_some(), "the log of {} has no end", model.id);
-            assert!(model.is_left || model.told == end, "{}: {:?} {end:?}", model.id, model.told);
+            // An owner that others believed to be lost goes on for those who are with it.
+            let is_alone = !model.is_replicated() && self.closers.contains_key(&model.id);
+            let is_same = model.told == end || model.is_left || is_alone;
+            assert!(is_same, "{}: {:?} {end:?}", model.id, model.told);
         }
         self.counts
     }
@@ -198,14 +213,18 @@ impl Trial {
         let need = Need { ring_bytes: 4 << 10, ..Need::default() };
         let prepared = Prepared { tool, need, ..Prepared::new(Work::Feed) };
         let is_impatient = self.random.chance(1, 3);
+        let all = [Durability::Replicated, Durability::Written, Durability::Synced];
+        let durability = all[self.random.below(3) as usize];
         let options = ExecuteOptions {
-            durability: Some(Durability::Replicated),
+            durability: Some(durability),
+            deliver: Deliver::WhenDurable,
             block_deadline: is_impatient.then_some(Duration::from_millis(200)),
             grows: self.random.chance(1, 3),
             ..ExecuteOptions::default()
         };
         if let Ok(id) = self.shard.execute_prepared(prepared, options) {
-            self.models.push(Model { id, is_open: true, told: None, is_left: false });
+            let (is_open, told, is_left, has_lost) = (true, None, false, false);
+            self.models.push(Model { id, is_open, told, is_left, durability, has_lost });
             self.logs.insert(id, Log::default());
         }
     }
@@ -267,7 +286,8 @@ impl Trial {
         self.answers.retain(|(_, is_closer, ..)| *is_closer);
         self.outbox.clear();
         self.line.take();
-        self.disk.crash(if self.random.chance(1, 2) { Crash::Power } else { Crash::Process });
+        let has_no_power = self.random.chance(1, 2);
+        self.disk.crash(if has_no_power { Crash::Power } else { Crash::Process });
         let seed = self.random.next_u64();
         let shard = open_shard(&self.world, &self.line, seed);
         self.shard.keeping = None; // The old one writes nothing more.
@@ -277,8 +297,9 @@ impl Trial {
         for at in 0..self.models.len() {
             let model = &mut self.models[at];
             model.is_open = false;
-            // An end that was told is on the disk, and the log has it.
+            // An end that was told is on the disk, and the log of a replicated one has it.
             assert!(model.told.is_none() || !self.shard.is_left_to_log(model.id));
+            model.has_lost |= has_no_power && model.durability == Durability::Written;
             model.is_left |= model.told.is_none();
             let id = model.id;
             if self.logs[&id].end().is_none() {
@@ -300,7 +321,8 @@ impl Trial {
             }
         }
         let is_over = |mirror: &Mirror| mirror.standing() != Standing::Open;
-        for (id, (_, mirror)) in self.sources.extract_if(.., |_, (_, mirror)| is_over(mirror)) {
+        let over = self.sources.extract_if(.., |_, (_, mirror)| is_over(mirror));
+        for (id, (_, mirror)) in over.filter(|(_, (source, _))| source.is_replicated()) {
             tell.push(match mirror.standing() {
                 Standing::Fenced => (id, LogNews::HasAnotherEnd),
                 _ => (id, LogNews::HasEnd),
@@ -329,14 +351,21 @@ impl Trial {
         for request in self.line.take() {
             match request {
                 ToCluster::Mirror(mirrored) => {
-                    let Mirrored { execution, subscriber, is_replicated, .. } = *mirrored;
-                    assert!(is_replicated);
-                    let source = Source::new(execution, subscriber, true, self.world.now());
+                    let Mirrored { execution, subscriber, is_replicated, through_seq, .. } =
+                        *mirrored;
+                    assert!(is_replicated || through_seq.is_some() || subscriber.is_none());
+                    let terms = (is_replicated, through_seq);
+                    let source = Source::new(execution, subscriber, terms, self.world.now());
                     self.sources.insert(execution, (source, Mirror::new(self.life)));
                 }
                 ToCluster::End { execution, details, published } => {
                     if let Some((source, mirror)) = self.sources.get_mut(&execution) {
-                        source.end(mirror, &EndGiven { details, published });
+                        source.end(mirror, EndGiven { details, published });
+                    }
+                }
+                ToCluster::Show { execution, through_seq } => {
+                    if let Some((source, _)) = self.sources.get_mut(&execution) {
+                        source.show(through_seq, self.world.now());
                     }
                 }
                 _ => {} // Nobody asks for others.
@@ -394,14 +423,17 @@ impl Trial {
     fn check(&mut self) {
         self.shard.audit();
         for at in 0..self.models.len() {
-            let Model { id, told, is_left, .. } = self.models[at];
+            let Model { id, told, is_left, has_lost, .. } = self.models[at];
+            let is_replicated = self.models[at].is_replicated();
             let Ok(status) = self.shard.inspect(id) else { continue };
+            let log = &self.logs[&id];
+            let (head_seq, has) = (status.head_seq, log.chunks());
+            let is_given = has_lost || has <= head_seq;
+            assert!(is_replicated || is_given, "the log of {id} has chunk {has} of {head_seq}");
             if is_left {
                 continue; // The disk says how far it had come. Nobody is given that.
             }
-            let log = &self.logs[&id];
-            let (head_seq, has) = (status.head_seq, log.chunks());
-            assert!(head_seq <= has, "{id} has told chunk {head_seq} of {has}");
+            assert!(!is_replicated || head_seq <= has, "{id} has told chunk {head_seq} of {has}");
             if status.state == ExecutionState::Running || told.is_some() {
                 continue;
             }
@@ -409,9 +441,13 @@ impl Trial {
                 continue;
             };
             let end = log.end();
+            self.models[at].told = Some(outcome);
+            if !is_replicated {
+                self.count("told late");
+                continue;
+            }
             assert!(outcome == Outcome::Failed || end == Some(outcome), "{outcome:?} {end:?}");
             assert!(outcome != Outcome::Failed || end.is_none_or(|end| end == outcome));
-            self.models[at].told = Some(outcome);
             self.count(if end.is_some() { outcome.name() } else { "given up" });
         }
     }
@@ -440,8 +476,8 @@ fn nobody_is_told_what_the_log_does_not_have() {
         }
     }
     println!("{counts:?}");
-    let all = ["completed", "failed", "cancelled", "given up", "judged", "crashes", "had to wait"];
-    for what in all {
+    let ends = ["completed", "failed", "cancelled", "given up", "told late"];
+    for what in ends.into_iter().chain(["judged", "crashes", "had to wait"]) {
         assert!(counts.get(what).is_some_and(|count: &u64| *count > 0), "{what}: {counts:?}");
     }
 }

@@ -17,7 +17,7 @@ const LOST: &str = "its node was lost: a";
 fn replicated(node: &Server, chunks: u64, delay_ms: u64, more: Value) -> String {
     let arguments = json!({ "chunks": chunks, "delay_ms": delay_ms });
     let mut body = json!({ "tool": "slow_data_processor", "arguments": arguments });
-    body["durability"] = "replicated".into();
+    body["durability"] = "replicated".into(); // Unless there is more.
     let more = more.as_object().cloned().unwrap_or_default();
     body.as_object_mut().unwrap().extend(more);
     world::execute(node, &body)
@@ -47,6 +47,39 @@ fn everybody_gets_the_same_on_every_node() {
         // It is there when it is over, and long after that.
         assert_eq!(told(&events(&owner, &id, "&policy=replay")), told(&there));
     }
+}
+
+#[test]
+fn what_is_given_when_it_is_durable_is_given_on_every_node_and_is_on_the_disk_of_the_owner() {
+    let Some(cluster) = Cluster::start("when-durable") else { return };
+    let (owner, other) = (cluster.node("a", &[]), cluster.node("b", &[]));
+    for durability in ["written", "synced"] {
+        let more = json!({ "durability": durability, "deliver": "when_durable" });
+        for (chunks, delay_ms) in [(0, 0), (1, 0), (300, 1), (20_000, 0)] {
+            let id = replicated(&owner, chunks, delay_ms, more.clone());
+            let (here, there) = (events(&owner, &id, "&policy=block"), events(&other, &id, ""));
+            assert_eq!(there.last().unwrap()["state"], "completed", "{:?}", there.last());
+            assert_eq!(only(&there, "chunk").len() as u64, chunks);
+            assert_eq!(told(&here), told(&there));
+        }
+    }
+    let more = json!({ "durability": "written", "deliver": "when_durable" });
+    let id = replicated(&owner, 1_000_000, 1, more);
+    let there = std::thread::scope(|scope| {
+        let follower = scope.spawn(|| events(&other, &id, ""));
+        while inspect(&other, &id).1["chunks"].as_u64().is_none_or(|chunks| chunks < 500) {}
+        kill(owner);
+        follower.join().unwrap()
+    });
+    assert_eq!(there.last().unwrap()["error"], LOST);
+    let owner = cluster.node("a", &[]);
+    let here = events(&owner, &id, "&policy=replay");
+    let chunks = |events: &[Value]| {
+        let chunk = |event: &Value| (event["seq"].clone(), event["data"].clone());
+        only(events, "chunk").into_iter().map(chunk).collect::<Vec<_>>()
+    };
+    let (here, there) = (chunks(&here), chunks(&there));
+    assert!(there.len() >= 500 && here[..there.len()] == there, "{} {}", here.len(), there.len());
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! it must not count as the subscriber that a tool waits for. It gates nobody. The shard of a
 //! replicated execution waits for news of the log by itself.
 
-use super::{Mirrored, ToCluster};
+use super::{Cluster, Mirrored, ToCluster};
 use crate::base::{ExecutionId, Handle};
 use crate::cluster::directory::{Entry, EntryState};
 use crate::cluster::record::Incarnation;
@@ -14,7 +14,7 @@ use crate::reactor::Reactor;
 use crate::server::guests::ServedRun;
 use crate::server::{ServerShard, archive};
 use crate::shard::Subscriber;
-use crate::shard::journal::{EndedDetails, OpenedDetails};
+use crate::shard::journal::{EndedDetails, OpenedDetails, shows_only_durable};
 use crate::shard::run::Producer;
 use crate::stream::Policy;
 
@@ -26,22 +26,91 @@ pub(super) fn attach<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
             mirror_end(shard, id);
             continue;
         }
-        if matches!(run.producer, Producer::Waiting(_)) {
+        let is_waiting = matches!(run.producer, Producer::Waiting(_));
+        if is_waiting || attach_to(shard, id) == Attached::Later {
             shard.guests.cluster.to_mirror.push(id);
-            continue;
         }
-        let spec = SubscribeSpec { policy: Policy::Replay, ..SubscribeSpec::default() };
-        let is_replicated = shard.is_replicated(id);
-        let waker = shard.guests.cluster.waker();
-        let subscribed = match is_replicated {
-            true => shard.subscribe_elsewhere(id, spec, waker),
-            false => shard.subscribe_for_shard(id, spec, waker),
-        };
-        match subscribed {
-            Ok(subscriber) => mirror(shard, id, Some(subscriber), is_replicated),
-            Err(SubscribeError::NotYet { .. }) => shard.guests.cluster.to_mirror.push(id),
-            Err(_) => {} // It must not be read elsewhere.
+    }
+}
+
+/// The result of an attempt to send the mirror to an execution.
+#[derive(PartialEq, Eq)]
+enum Attached {
+    Now,
+    /// It has no ring yet.
+    Later,
+    Never,
+}
+
+fn attach_to<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: ExecutionId) -> Attached {
+    let spec = SubscribeSpec { policy: Policy::Replay, ..SubscribeSpec::default() };
+    let is_replicated = shard.is_replicated(id);
+    let through_seq = shard.run_of(id).and_then(shown_seq).filter(|_| !is_replicated);
+    let waker = shard.guests.cluster.waker();
+    // It keeps to what it is shown, or its shard waits for it.
+    match shard.subscribe_elsewhere(id, spec, waker) {
+        Ok(subscriber) => {
+            mirror(shard, id, Some(subscriber), (is_replicated, through_seq));
+            if through_seq.is_some() {
+                shard.guests.cluster.late.insert(id);
+            }
+            Attached::Now
         }
+        Err(SubscribeError::NotYet { .. }) => Attached::Later,
+        Err(_) => Attached::Never, // It must not be read elsewhere.
+    }
+}
+
+/// The last chunk that may be seen of an execution whose chunks are given when they are durable;
+/// `None` for all others.
+fn shown_seq(run: &ServedRun) -> Option<u64> {
+    shows_only_durable(run).then_some(run.ingested_seq)
+}
+
+/// Notes that the disk keeps more of an execution, which may be one that is given when it does.
+pub(in crate::server) fn note_kept<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ExecutionId,
+) {
+    let Cluster { late, to_show, .. } = &mut shard.guests.cluster;
+    if late.contains(&id) {
+        to_show.insert(id);
+    }
+}
+
+/// Shows the mirror what is durable by now.
+pub(super) fn show<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
+    for id in std::mem::take(&mut shard.guests.cluster.to_show) {
+        let shown_seq = shard.run_of(id).and_then(shown_seq);
+        if let Some(through_seq) = shown_seq {
+            let now = shard.now;
+            shard.guests.cluster.send(ToCluster::Show { execution: id, through_seq }, now);
+        }
+    }
+}
+
+/// Notes that an execution of this node has ended. The end of one whose chunks are given when they
+/// are durable goes to its mirror.
+pub(in crate::server) fn note_ended<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ExecutionId,
+    verdict: &Verdict,
+) {
+    if !shard.guests.cluster.is_on() {
+        return;
+    }
+    let Some(run) = shard.run_of(id).filter(|run| is_mirrored(run)) else { return };
+    let details = EndedDetails::of(verdict, run.has_panicked);
+    let is_shown = shown_seq(run).is_some() && run.head_seq() > 0 && !shard.is_replicated(id);
+    if is_shown && take_waiting(shard, id) && attach_to(shard, id) != Attached::Now {
+        mirror(shard, id, None, (false, None));
+        return tell_end(shard, id, &details, verdict);
+    }
+    if shard.guests.cluster.late.contains(&id) {
+        shard.guests.cluster.to_show.insert(id);
+        show(shard);
+        shard.guests.cluster.late.remove(&id);
+        tell_end(shard, id, &details, verdict);
     }
 }
 
@@ -51,7 +120,7 @@ fn mirror_end<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: ExecutionId)
     let Some(run) = shard.run_of(id) else { return };
     let Some(verdict) = shard.engine.verdict(run.handle) else { return };
     let details = EndedDetails::of(&verdict, run.has_panicked);
-    mirror(shard, id, None, false);
+    mirror(shard, id, None, (false, None));
     tell_end(shard, id, &details, &verdict);
 }
 
@@ -59,12 +128,20 @@ fn mirror<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ExecutionId,
     subscriber: Option<Subscriber>,
-    is_replicated: bool,
+    (is_replicated, through_seq): (bool, Option<u64>),
 ) {
     let entry = entry_of(shard, id);
-    let mirrored = Box::new(Mirrored { execution: id, entry, subscriber, is_replicated });
+    let mirrored =
+        Box::new(Mirrored { execution: id, entry, subscriber, is_replicated, through_seq });
     let now = shard.now;
     shard.guests.cluster.send(ToCluster::Mirror(mirrored), now);
+}
+
+/// Takes an execution out of those that wait for the mirror. Returns false if it was none.
+fn take_waiting<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: ExecutionId) -> bool {
+    let to_mirror = &mut shard.guests.cluster.to_mirror;
+    let found = to_mirror.iter().position(|other| *other == id);
+    found.map(|at| to_mirror.swap_remove(at)).is_some()
 }
 
 /// Sends the end of a replicated execution to the log. One that has published nothing may have no
@@ -76,10 +153,8 @@ pub(in crate::server) fn send_end<R: Reactor + 'static>(
     verdict: &Verdict,
 ) {
     let id = shard.run_mut(execution).id;
-    let to_mirror = &mut shard.guests.cluster.to_mirror;
-    if let Some(at) = to_mirror.iter().position(|other| *other == id) {
-        to_mirror.swap_remove(at);
-        mirror(shard, id, None, true);
+    if take_waiting(shard, id) {
+        mirror(shard, id, None, (true, None));
     }
     tell_end(shard, id, details, verdict);
 }

@@ -29,7 +29,7 @@ pub use port::{
 };
 pub use status::{NodeCounters, NodeStatus};
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use crate::base::{ExecutionId, Handle, Instant, SubscriberId};
@@ -46,7 +46,7 @@ pub(in crate::server) use claims::{claim, free as free_path, keep as claim_kept,
 pub(in crate::server) use history::look_back;
 pub(crate) use locate::Lookup;
 pub(in crate::server) use locate::locate;
-pub(in crate::server) use mirrors::send_end;
+pub(in crate::server) use mirrors::{note_ended, note_kept, send_end};
 pub(in crate::server) use replicas::{cancel, elsewhere, note_room};
 
 /// The cluster, as one shard sees it.
@@ -59,6 +59,10 @@ pub(in crate::server) struct Cluster {
     send_at: Option<Instant>,
     /// Executions that will be mirrored once they run.
     to_mirror: Vec<ExecutionId>,
+    /// Mirrored executions of which the mirror may only read what is durable.
+    late: BTreeSet<ExecutionId>,
+    /// Those of them of which more is durable.
+    to_show: BTreeSet<ExecutionId>,
     lookups: BTreeMap<ExecutionId, locate::Lookups>,
     claims: claims::Claims,
     replicas: BTreeMap<ExecutionId, replicas::Replica>,
@@ -97,7 +101,8 @@ impl Cluster {
     /// True if there is something to do in this turn.
     #[inline]
     pub fn has_news(&self) -> bool {
-        !self.to_mirror.is_empty() || !self.to_feed.is_empty() || !self.to_answer.is_empty()
+        let has_own = !self.to_mirror.is_empty() || !self.to_show.is_empty();
+        has_own || !self.to_feed.is_empty() || !self.to_answer.is_empty()
     }
 
     /// True if there is something to do in the next turn, whatever happens until then.
@@ -193,6 +198,7 @@ pub(in crate::server) fn on_message<R: Reactor + 'static>(
 /// Does what can be done in this turn.
 pub(in crate::server) fn settle<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
     mirrors::attach(shard);
+    mirrors::show(shard);
     replicas::feed(shard);
     history::answer(shard);
 }

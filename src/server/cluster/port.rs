@@ -47,6 +47,13 @@ pub struct ReaderName {
 pub enum ToCluster {
     /// Mirror an execution of this node.
     Mirror(Box<Mirrored>),
+    /// The mirror may read more of an execution.
+    Show {
+        /// The execution.
+        execution: ExecutionId,
+        /// The last chunk that it may read.
+        through_seq: u64,
+    },
     /// Store the end of an execution that is mirrored, behind all its chunks.
     End {
         /// The execution.
@@ -158,6 +165,9 @@ pub struct Mirrored {
     pub subscriber: Option<Subscriber>,
     /// True if its shard waits for the log ([`FromCluster::Logged`]), and sends its end.
     pub is_replicated: bool,
+    /// The last chunk that the mirror may read; `None`: it may read all. [`ToCluster::Show`] raises
+    /// it, and the shard sends the end.
+    pub through_seq: Option<u64>,
 }
 
 /// A message to a shard.

@@ -300,7 +300,10 @@ impl SimNode {
             }
             ToCluster::StopReading(name) => _ = self.histories.remove(&name),
             ToCluster::Cancel { execution, .. } => self.owners[number(execution)].cancel(),
-            ToCluster::Mirror(_) | ToCluster::End { .. } | ToCluster::Claim { .. } => {
+            ToCluster::Mirror(_)
+            | ToCluster::End { .. }
+            | ToCluster::Show { .. }
+            | ToCluster::Claim { .. } => {
                 unreachable!("the shard runs nothing, and has no streams")
             }
         }
