@@ -132,7 +132,7 @@ impl Load {
     }
 
     /// Checks the events of a stream.
-    fn read(&self, body: &str) -> Transcript {
+    pub fn read(&self, body: &str) -> Transcript {
         let mut seen = Transcript::default();
         let mut next = 1;
         for line in body.lines().filter(|line| !line.is_empty()) {

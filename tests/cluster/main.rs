@@ -1,7 +1,8 @@
 //! Servers that are nodes of a cluster: each serves the executions of all.
 //!
 //! `tools/test cluster` gets a server of NATS if none is installed. Without one, these tests are
-//! not run. `tools/cluster-kills` runs the campaigns of kills with larger counts.
+//! not run, and `browser.rs` not without nginx and Chromium. `tools/cluster-kills` runs the
+//! campaigns of kills with larger counts.
 #![cfg(all(feature = "cli", feature = "cluster", feature = "tools"))]
 
 #[path = "../restarts/mcp.rs"]
@@ -19,7 +20,11 @@ mod served;
 mod world;
 
 mod away;
+mod balancer;
+mod browser;
 mod campaign;
+#[path = "../chromium/mod.rs"]
+mod chromium;
 mod elsewhere;
 mod follower;
 mod kills;
