@@ -5,8 +5,8 @@
 //! The first chunk after a pause is thus not held back, and a tool that publishes all the time
 //! rings no bell. A look that fills a record is followed by the next one at once.
 //!
-//! Of an execution whose chunks are given when they are durable, it reads what its shard has shown
-//! it. The shard sends the end of such an execution, too.
+//! If the chunks of an execution are given when they are durable, the source reads what its shard
+//! has shown it. The shard sends the end of such an execution, too.
 //!
 //! It gates nobody. If the ring has overwritten something before it came, and no disk has it, the
 //! log gets a gap. A gap of a log says what is missing of each kind. The ring knows that as long as

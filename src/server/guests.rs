@@ -618,11 +618,7 @@ impl<R: Reactor + 'static> Outlet<R> for Guests<R> {
         shard.guests.durable.note_ended(id);
         cluster::note_ended(shard, id, verdict);
         workers::note_call_ended(shard, execution, verdict.outcome);
-        if shard.run_mut(execution).is_replica {
-            return; // Its owner counts it.
-        }
-        let took = executions::count_ended(shard, execution, verdict.outcome);
-        records::log_ended(shard, execution, verdict, took);
+        executions::note_ended(shard, execution, verdict);
     }
 
     fn on_released(&mut self, execution: Handle) {

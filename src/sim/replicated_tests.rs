@@ -1,13 +1,13 @@
 //! Replicated executions in a simulated world. A real shard has a journal. Its real sources and
 //! mirrors write a log that is away, refuses, loses answers, and gets ends from others.
 //!
-//! Some executions only wait for the disk: they are given when they are durable. Their log never has
-//! more than was given.
+//! Some executions only wait for the disk: they are given when they are durable. Their log never
+//! has more than was given.
 //!
-//! The oracle knows what the log has. The engine of a replicated one never knows a chunk that the log does not have. It
-//! knows no end but that of the log, unless the execution has failed. After a crash of the process,
-//! the log decides about what was running. Once the faults are over, each log has one end: the one
-//! that was told.
+//! The oracle knows what the log has. The engine of a replicated execution never knows a chunk that
+//! the log does not have. It knows no end but that of the log, unless the execution has failed.
+//! After a crash of the process, the log decides about what was running. Once the faults are over,
+//! each log has one end: the one that was told.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;

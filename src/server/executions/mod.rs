@@ -13,34 +13,36 @@ pub use kept::KeptAnswers;
 pub(in crate::server) use kept::{answer_when_kept, erase, forget, settle_answers};
 
 use std::collections::HashSet;
-use std::time::Duration;
 
 use crate::base::{ExecutionId, Handle, Principal, ProgressToken, SubscriberId};
 use crate::endpoint::documents::{Clock, Dates, Listed};
 use crate::endpoint::{ApiError, DeliveryOptions, ListAsk, Opening, PolicyChoice, documents};
-use crate::engine::{From, NotFound, Status as ExecutionStatus, SubscribeSpec};
+use crate::engine::{From, NotFound, Status as ExecutionStatus, SubscribeSpec, Verdict};
 use crate::journal::Refused;
 use crate::limits;
 use crate::reactor::Reactor;
-use crate::server::ServerShard;
 use crate::server::guests::Guests;
+use crate::server::{ServerShard, records};
 use crate::shard::{ExecuteError, ExecuteOptions};
-use crate::stream::{ExecutionState, OnFull, Outcome, Policy};
+use crate::stream::{ExecutionState, OnFull, Policy};
 use crate::tool::{SubscribeDefaults, ToolSpec};
 use crate::wire::http1::Status;
 
-/// Counts an execution that has just ended. Returns the time from its request to its end.
-pub(in crate::server) fn count_ended<R: Reactor + 'static>(
+/// Counts and logs an execution that has just ended. One of another node is counted there.
+pub(in crate::server) fn note_ended<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     execution: Handle,
-    outcome: Outcome,
-) -> Duration {
+    verdict: &Verdict,
+) {
     // The engine may have forgotten it already.
     let run = shard.runs[execution.index as usize].as_ref().expect("it has just ended");
+    if run.is_replica {
+        return;
+    }
     let took = shard.now.since(run.opened_at);
     let tool = run.tool.as_ref().map(|tool| &*tool.name);
-    shard.guests.ended.count(tool, outcome, took);
-    took
+    shard.guests.ended.count(tool, verdict.outcome, took);
+    records::log_ended(shard, execution, verdict, took);
 }
 
 /// True if the execution exists and belongs to this principal.
