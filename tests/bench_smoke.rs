@@ -568,3 +568,25 @@ fn every_work_of_streams_is_measured() {
         assert!(line["p50_ns"].as_u64() <= line["max_ns"].as_u64(), "{line}");
     }
 }
+
+#[cfg(feature = "cluster")]
+#[test]
+fn cluster_gives_help_refuses_other_words_and_says_that_a_program_is_missing() {
+    let help = text("cluster --help");
+    assert!(help.contains("--work NAME") && help.contains("\n  --rate R "), "{help}");
+    for words in [
+        "--work nothing",
+        "--impl nobody",
+        "--impl alone",
+        "--impl streamdoor-events",
+        "--size 15",
+        "--rate 0",
+        "--linger-us 99",
+        "more",
+    ] {
+        let output = bench(&format!("cluster {words}"));
+        assert_eq!(output.status.code(), Some(2), "{words}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("--help"), "{words}");
+    }
+    assert_eq!(bench("cluster --nats ./no/such/program").status.code(), Some(3));
+}

@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 use streamdoor::nats::connect::blocking;
 
 use super::nats::NatsServer;
-use super::{Found, Params, failed, payload, sample, stamp, wait_until};
 use crate::common::Failure;
+use crate::common::cluster::{Found, Load, failed, payload, sample, stamp, wait_until};
 use crate::common::machine::now_ns;
 use crate::common::source::Arrivals;
 
@@ -48,29 +48,29 @@ async fn write(
 ///
 /// # Errors
 /// [`Failure::Failed`].
-pub fn live(server: &NatsServer, params: &Params) -> Result<Found, Failure> {
+pub fn live(server: &NatsServer, load: &Load) -> Result<Found, Failure> {
     let (ready, is_ready) = channel();
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
-    let (warmup, counted) = params.chunks();
+    let (warmup, counted) = load.chunks();
     std::thread::scope(|scope| {
         let passer = scope.spawn(|| pass_on(server, listener, warmup + counted, &ready));
         let client = scope.spawn(move || {
             sample(TcpStream::connect(address).map_err(failed)?, b"|", (warmup, counted))
         });
         is_ready.recv().map_err(failed)?;
-        publish(server, params)?;
+        publish(server, load)?;
         passer.join().expect("it does not panic")?;
         client.join().expect("it does not panic")
     })
 }
 
-fn publish(server: &NatsServer, params: &Params) -> Result<(), Failure> {
-    let (warmup, counted) = params.chunks();
+fn publish(server: &NatsServer, load: &Load) -> Result<(), Failure> {
+    let (warmup, counted) = load.chunks();
     let published = blocking(async {
         let client = server.client().await?;
-        let (mut arrivals, origin_ns) = (Arrivals::new(params.rate, params.seed), now_ns());
-        let mut bytes = payload(params.size_bytes);
+        let (mut arrivals, origin_ns) = (Arrivals::new(load.rate, load.seed), now_ns());
+        let mut bytes = payload(load.size_bytes);
         let (mut expected, mut left) = (0, warmup + counted);
         let mut planned_ns = origin_ns + arrivals.next_ns();
         while left > 0 {
@@ -119,12 +119,12 @@ fn pass_on(
 ///
 /// # Errors
 /// [`Failure::Failed`].
-pub fn catch_up(server: &NatsServer, params: &Params) -> Result<Found, Failure> {
+pub fn catch_up(server: &NatsServer, load: &Load) -> Result<Found, Failure> {
     let found = blocking(async {
         let client = server.client().await?;
-        let bytes = payload(params.size_bytes);
-        let of_record = (RECORD_BYTES_MAX / params.size_bytes).max(1);
-        let (mut expected, mut left) = (0, (params.mib << 20) as usize / params.size_bytes);
+        let bytes = payload(load.size_bytes);
+        let of_record = (RECORD_BYTES_MAX / load.size_bytes).max(1);
+        let (mut expected, mut left) = (0, load.log_chunks());
         let filled_ns = now_ns();
         while left > 0 {
             let count = left.min(of_record);

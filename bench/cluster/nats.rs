@@ -11,7 +11,7 @@ use streamdoor::nats::link::Link;
 use streamdoor::nats::names::Names;
 use streamdoor::nats::stores::Stores;
 
-use super::failed;
+use crate::common::cluster::failed;
 use crate::common::{Failure, end};
 
 /// A server. It goes with its directory when the run is over.

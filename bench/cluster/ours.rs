@@ -16,11 +16,14 @@ use streamdoor::stream::OnFull;
 use streamdoor::tool::ToolSpec;
 
 use super::nats::NatsServer;
-use super::{Found, Params, failed, payload, sample, stamp, wait_until};
+use super::{EVENTS, Params};
 use crate::common::Failure;
+use crate::common::cluster::{Found, Load, failed, payload, read_log, sample, stamp, wait_until};
 use crate::common::machine::now_ns;
 use crate::common::source::Arrivals;
 
+/// The text of an event before a payload.
+const MARK: &[u8] = b"\"data\":\"";
 const LEASE: Duration = Duration::from_secs(6);
 const JOIN_MAX: Duration = Duration::from_secs(10);
 
@@ -97,8 +100,9 @@ fn set_up(shard: &mut ServerShard) {
     paced.expect("its name is new");
     let bulk = tools.insert_closure(ToolSpec::new("bulk", "Publishes."), |arguments, out| {
         let number = |name: &str| arguments[name].as_u64().unwrap_or(0);
-        let bytes = payload(number("size") as usize);
-        for _ in 0..number("chunks") {
+        let mut bytes = payload(number("size") as usize);
+        for chunk in 1..=number("chunks") {
+            stamp(&mut bytes, chunk);
             out.send(&bytes)?;
         }
         Ok(())
@@ -152,7 +156,7 @@ fn two_folders() -> Result<Folder, Failure> {
 /// [`Failure::Failed`].
 pub fn live(nats: &NatsServer, params: &Params) -> Result<Found, Failure> {
     let (owner, other, _folder) = two_nodes(nats, params)?;
-    let found = follow(&owner, &other, params)?;
+    let found = follow(&owner, &other, &params.load)?;
     end([owner, other]);
     Ok(found)
 }
@@ -164,27 +168,27 @@ pub fn live(nats: &NatsServer, params: &Params) -> Result<Found, Failure> {
 /// [`Failure::Failed`].
 pub fn local(nats: &NatsServer, params: &Params) -> Result<Found, Failure> {
     let folder = two_folders()?;
-    let owner = match params.implementation {
+    let owner = match params.load.implementation {
         "alone" => OurNode { server: start_server("a", &folder, None)?, node: None },
         _ => start(nats, "a", &folder, params.linger)?,
     };
-    let found = follow(&owner, &owner, params)?;
+    let found = follow(&owner, &owner, &params.load)?;
     end([owner]);
     Ok(found)
 }
 
-fn follow(owner: &OurNode, other: &OurNode, params: &Params) -> Result<Found, Failure> {
-    let (warmup, counted) = params.chunks();
+fn follow(owner: &OurNode, other: &OurNode, load: &Load) -> Result<Found, Failure> {
+    let (warmup, counted) = load.chunks();
     let arguments = json!({
-        "rate": params.rate,
-        "seed": params.seed,
-        "size": params.size_bytes,
+        "rate": load.rate,
+        "seed": load.seed,
+        "size": load.size_bytes,
         "chunks": warmup + counted,
         "origin_ns": now_ns() + 300_000_000,
     });
     let id = owner.execute("paced", arguments)?;
     let socket = other.get(&format!("/v1/executions/{id}/events"))?;
-    sample(socket, b"\"data\":\"", (warmup, counted))
+    sample(socket, MARK, (warmup, counted))
 }
 
 /// Measures a client that reads an execution of the other node from its beginning.
@@ -193,15 +197,22 @@ fn follow(owner: &OurNode, other: &OurNode, params: &Params) -> Result<Found, Fa
 /// [`Failure::Failed`].
 pub fn catch_up(nats: &NatsServer, params: &Params) -> Result<Found, Failure> {
     let (owner, other, _folder) = two_nodes(nats, params)?;
-    let chunks = (params.mib << 20) as usize / params.size_bytes;
+    let Load { size_bytes, .. } = params.load;
+    let chunks = params.load.log_chunks();
     let filled_ns = now_ns();
-    let id = owner.execute("bulk", json!({ "size": params.size_bytes, "chunks": chunks }))?;
+    let id = owner.execute("bulk", json!({ "size": size_bytes, "chunks": chunks }))?;
     let status = || owner.node.as_ref().map(Node::status).unwrap_or_default();
     while status().counters.mirrored == 0 {
         std::thread::sleep(Duration::from_millis(2)); // Its log does not have the end yet.
     }
     let begun = now_ns();
     let written_ns = begun - filled_ns;
+    if params.load.implementation == EVENTS {
+        let socket = other.get(&format!("/v1/executions/{id}/events"))?;
+        let found = read_log(socket, MARK, &params.load, begun)?;
+        end([owner, other]);
+        return Ok(Found { written_ns, ..found });
+    }
     let mut socket = other.get(&format!("/v1/executions/{id}/output"))?;
     let (mut bytes, mut buffer) = (0, vec![0; 256 << 10]);
     loop {
@@ -213,7 +224,7 @@ pub fn catch_up(nats: &NatsServer, params: &Params) -> Result<Found, Failure> {
     }
     let elapsed_ns = now_ns() - begun;
     end([owner, other]);
-    let expected = (chunks * params.size_bytes) as u64;
+    let expected = (chunks * size_bytes) as u64;
     match bytes >= expected {
         true => Ok(Found { bytes: expected, elapsed_ns, written_ns, ..Found::default() }),
         false => Err(failed(format!("{bytes} of {expected} bytes have come"))),

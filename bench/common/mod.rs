@@ -5,13 +5,15 @@
 //! it to an implementation. [`receive`] is called by each subscriber. [`report`] and [`files`]
 //! print. [`pressure`] is recorded with each run. Only [`machine`] calls the kernel. [`serve`] is
 //! shared by streaming servers, [`door`] by transports between processes, and [`journal`] by logs
-//! on disk. No file here depends on an implementation.
+//! on disk. [`cluster`] is shared by logs between two nodes. No file here depends on an
+//! implementation.
 //!
 //! Tests: in the files, and `tests/bench_smoke.rs` runs the programs.
 
 // Two programs share these files, and neither uses all of them.
 #![allow(dead_code)]
 
+pub mod cluster;
 pub mod door;
 pub mod drive;
 pub mod files;
