@@ -6,12 +6,14 @@
 //! is not a crate, but a script in a process of its own. `sse` is a server that `bench serve` runs.
 //! `mcp` is one that `bench mcp` runs, beside those in other languages (`bench/peers/mcp`). `door`
 //! is the same as `bench door` for other transports, and `journal` as `bench journal` for other
-//! logs on disk.
+//! logs on disk. `cluster` is the same as `bench cluster` for logs that users put between nodes.
 
 #[path = "../../common/mod.rs"]
 mod common;
 
 mod channels;
+#[cfg(feature = "cluster")]
+mod cluster;
 mod door;
 mod durable;
 mod erlang;
@@ -72,7 +74,7 @@ Usage: peers fanout [options]
                       By value and in place: sizes 16, 64, 100, 256, 1024, 4096, 32768
 ";
 
-const USAGE: &str = "usage: peers fanout|sse|durable|mcp|door|journal [options]\n";
+const USAGE: &str = "usage: peers fanout|sse|durable|mcp|door|journal|cluster [options]\n";
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1);
@@ -87,14 +89,28 @@ fn main() -> ExitCode {
             Some("durable") => durable::command(arguments),
             Some("mcp") => mcp::command(arguments),
             Some("journal") => journal::command(arguments),
+            #[cfg(feature = "cluster")]
+            Some("cluster") => cluster::command(arguments),
+            #[cfg(not(feature = "cluster"))]
+            Some("cluster") => Err(Failure::Environment(
+                "cluster: this program was built without the feature `cluster`".into(),
+            )),
             Some("--help" | "-h" | "help") => {
-                let others = [sse::HELP, durable::HELP, mcp::HELP, door::HELP, journal::HELP];
+                let others = [
+                    sse::HELP,
+                    durable::HELP,
+                    mcp::HELP,
+                    door::HELP,
+                    journal::HELP,
+                    #[cfg(feature = "cluster")]
+                    cluster::HELP,
+                ];
                 let others = others.join("\n");
                 print(&format!("{USAGE}{HELP}\n{others}"));
                 Ok(())
             }
             _ => Err(Failure::Usage(
-                "the commands are fanout, sse, durable, mcp, door and journal".into(),
+                "the commands are fanout, sse, durable, mcp, door, journal and cluster".into(),
             )),
         },
     )

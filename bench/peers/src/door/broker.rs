@@ -6,6 +6,7 @@
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -48,8 +49,12 @@ impl Process {
     ///
     /// # Errors
     /// [`Failure::Environment`] if it is not installed or does not listen.
-    pub fn spawn(program: &str, words: impl Fn(u16) -> Vec<String>) -> Result<Process, Failure> {
-        let lacking = |text: String| Failure::Environment(format!("{program}: {text}"));
+    pub fn spawn(
+        program: impl AsRef<Path>,
+        words: impl Fn(u16) -> Vec<String>,
+    ) -> Result<Process, Failure> {
+        let program = program.as_ref();
+        let lacking = |text| Failure::Environment(format!("{}: {text}", program.display()));
         let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|it| it.local_addr());
         let port = free.map_err(|error| lacking(error.to_string()))?.port();
         let mut command = Command::new(program);
