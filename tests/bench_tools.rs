@@ -209,6 +209,47 @@ fn a_cell_about_the_journal_has_rates_beside_times_and_says_what_was_missed() {
 }
 
 #[test]
+fn a_cell_about_a_cluster_has_times_or_the_rates_of_a_log() {
+    if !is_there("python3") {
+        return;
+    }
+    let folder = Folder::new("cluster");
+    let line = |cell: &str, implementation: &str, numbers: &str| {
+        format!(
+            "{{\"cell\":\"{cell}\",\"round\":1,\"bench\":\"cluster\",\
+             \"impl\":\"{implementation}\",\"work\":\"{cell}\",\"rate\":1000,\
+             \"size_bytes\":100,\"mib\":16,\"duration_s\":1.0,\"warmup_s\":0.1,{numbers},\
+             \"preemptions\":3,\"machine\":\"none; idle: none\"}}\n"
+        )
+    };
+    let times = |ns: u64| {
+        let keys = ["p50", "p95", "p99", "p99_9", "p99_99", "max"];
+        keys.map(|key| format!("\"{key}_ns\":{ns}")).join(",")
+    };
+    let rates = |read: f64| format!("\"written_mb_per_s\":20.0,\"mb_per_s\":{read:.1}");
+    let lines = [
+        line("live", "streamdoor", &times(2_000)),
+        line("live", "redis-axum", &times(4_000)),
+        line("catch-up", "streamdoor", &rates(300.0)),
+        line("catch-up", "nats-axum", &rates(100.0)),
+    ];
+    fs::write(folder.0.join("raw.jsonl"), lines.concat()).unwrap();
+    let summary = run(Command::new(tool("bench-summary")).arg(&folder.0).args(["cluster", "abc"]));
+    for row in [
+        "## live: live, 100 B, 1,000 chunks/s; ns",
+        "| redis-axum | 4,000 | 4,000 | 4,000 | 4,000 | 4,000 | 4,000 \
+         | 0.50 (0.50–0.50) | 0.50 (0.50–0.50) | 3 |",
+        "## catch-up: catch-up, 100 B, 16 MiB",
+        "| streamdoor | 300 | 20 | – | – | 3 |",
+        "| nats-axum | 100 | 20 | 3.00 (3.00–3.00) | 1.00 (1.00–1.00) | 3 |",
+    ] {
+        assert!(summary.contains(row), "{row}: {summary}");
+    }
+    let readme = fs::read_to_string(folder.0.join("README.md")).unwrap();
+    assert!(readme.contains("# Two nodes, measured with `cluster`"), "{readme}");
+}
+
+#[test]
 fn the_charts_of_the_performance_page_show_the_recorded_run() {
     if is_there("python3") {
         run(Command::new(tool("perf-charts")).arg("--check"));
@@ -254,7 +295,9 @@ fn every_path_of_the_benchmarks_has_cells() {
     if !is_there("python3") || !is_there("bash") {
         return;
     }
-    for path in ["fanout", "door", "serve", "mcp", "agent", "scale", "overload", "streams"] {
+    let paths =
+        ["fanout", "door", "serve", "mcp", "agent", "scale", "overload", "streams", "cluster"];
+    for path in paths {
         let cells = run(Command::new(tool("bench")).args([path, "--list"]));
         assert!(cells.lines().all(|line| line.split_whitespace().count() > 1), "{cells}");
         assert!(cells.contains("streamdoor"), "{cells}");
