@@ -4,7 +4,7 @@
 //! `guard` calls foreign code; `time` holds instants and durations as plain numbers. `id`
 //! holds the ids that callers see; [`plain`] makes foreign text harmless. `pool` holds fixed
 //! tables with generations, and `table` plain ones. `page_buffer` has the buffers for disks,
-//! `principal` the names of callers, [`planted`] the bugs for the simulator, and `random` a seeded
+//! `shared_bytes` those that several owners share, `principal` the names of callers, [`planted`] the bugs for the simulator, and `random` a seeded
 //! generator.
 
 pub(crate) mod guard;
@@ -15,6 +15,7 @@ pub mod planted;
 pub(crate) mod pool;
 pub(crate) mod principal;
 pub(crate) mod random;
+pub(crate) mod shared_bytes;
 pub(crate) mod table;
 pub(crate) mod time;
 
@@ -24,5 +25,6 @@ pub use page_buffer::PageBuffer;
 pub use pool::{Handle, Pool};
 pub use principal::Principal;
 pub use random::Random;
+pub use shared_bytes::SharedBytes;
 pub use table::Table;
 pub use time::Instant;

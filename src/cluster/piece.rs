@@ -2,13 +2,14 @@
 
 use super::follow::{Given, LogGap};
 use super::record::Item;
-use crate::journal::block::RunBuffer;
+use crate::base::SharedBytes;
+use crate::journal::block::SharedRun;
 
 /// A part of a log.
 #[derive(Clone, Debug)]
 pub enum Piece {
     /// Chunks, one behind the other.
-    Chunks(RunBuffer),
+    Chunks(SharedRun),
     /// Chunks that are missing.
     Gap(LogGap),
     /// A note, such as progress.
@@ -18,11 +19,11 @@ pub enum Piece {
 }
 
 impl Piece {
-    /// Copies what a reader was given.
-    pub fn of(given: Given<'_>) -> Piece {
+    /// Keeps what a reader was given of a record.
+    pub fn of(given: Given<'_>, record: &SharedBytes) -> Piece {
         match given {
             Given::Gap(gap) => Piece::Gap(gap),
-            Given::Item(Item::Chunks(run)) => Piece::Chunks(run.to_buffer()),
+            Given::Item(Item::Chunks(run)) => Piece::Chunks(run.shared(record)),
             Given::Item(Item::Gap { before, after, reason }) => {
                 Piece::Gap(LogGap { before, after, reason })
             }
@@ -34,7 +35,7 @@ impl Piece {
     /// Number of bytes that it takes.
     pub fn bytes(&self) -> usize {
         match self {
-            Piece::Chunks(run) => run.run().header.bytes as usize,
+            Piece::Chunks(run) => run.bytes() as usize,
             Piece::Gap(_) => size_of::<Piece>(),
             Piece::Note(body) | Piece::End(body) => body.len(),
         }

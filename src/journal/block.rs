@@ -14,7 +14,7 @@ use super::format::{
 };
 use super::records::Hole;
 use super::runs::Runs;
-use crate::base::PageBuffer;
+use crate::base::{PageBuffer, SharedBytes};
 use crate::limits::{DELIVERY_CHUNKS_MAX, JOURNAL_PAGE_BYTES};
 use crate::stream::{KindTotals, Kinds, Totals};
 
@@ -143,21 +143,34 @@ pub struct Run<'a> {
     bytes: &'a [u8],
 }
 
-/// A run that was read, with its bytes.
+/// A run of a record, together with the bytes of the record. The place of the run is its offset
+/// there.
 #[derive(Clone, Debug)]
-pub struct RunBuffer {
+pub struct SharedRun {
     lsn: Lsn,
     header: RunHeader,
     before: KindTotals,
     key: SumKey,
-    bytes: Box<[u8]>,
+    record: SharedBytes,
 }
 
-impl RunBuffer {
+impl SharedRun {
     /// Returns the run.
     pub fn run(&self) -> Run<'_> {
-        let RunBuffer { lsn, header, before, key, ref bytes } = *self;
+        let SharedRun { lsn, header, before, key, ref record } = *self;
+        let bytes = &record[lsn.0 as usize..][..header.bytes as usize];
         Run { lsn, header, before, key, bytes }
+    }
+
+    /// The number of the first chunk, and one past the last.
+    pub fn seqs(&self) -> (u64, u64) {
+        let first_seq = self.header.first_seq;
+        (first_seq, first_seq + u64::from(self.header.count))
+    }
+
+    /// Number of its bytes.
+    pub fn bytes(&self) -> u32 {
+        self.header.bytes
     }
 }
 
@@ -182,10 +195,21 @@ impl<'a> Run<'a> {
         is_bounded.then_some(Run { lsn, header, before, key, bytes }).ok_or(Damage::Bounds)
     }
 
-    /// Returns the run with a copy of its bytes.
-    pub fn to_buffer(&self) -> RunBuffer {
+    /// Returns the run with the record that it is a part of.
+    ///
+    /// # Panics
+    /// If it is none.
+    pub fn shared(&self, record: &SharedBytes) -> SharedRun {
         let Run { lsn, header, before, key, bytes } = *self;
-        RunBuffer { lsn, header, before, key, bytes: bytes.into() }
+        let place = record.get(lsn.0 as usize..).map(<[u8]>::as_ptr);
+        assert!(place == Some(bytes.as_ptr()), "a run of another record");
+        SharedRun { lsn, header, before, key, record: record.clone() }
+    }
+
+    /// The same run, which is in bytes that were checked as a whole: its checksums are not looked
+    /// at.
+    pub fn known(self) -> Run<'a> {
+        Run { key: self.key.known(), ..self }
     }
 
     /// The body of a record.

@@ -4,6 +4,7 @@
 //! waits for the answer. Answers come back through one queue, in the order of their arrival. No
 //! wait is longer than [`CLUSTER_ANSWER_WAIT`].
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::time::Duration;
@@ -17,7 +18,7 @@ use tokio::task::AbortHandle;
 use super::link::{Link, LinkError, Pulled, Raw};
 use super::names::Names;
 use super::orphans::Orphan;
-use crate::base::{ExecutionId, Instant};
+use crate::base::{ExecutionId, Instant, SharedBytes};
 use crate::cluster::closer::Closer;
 use crate::cluster::directory::{EntryState, Tag};
 use crate::cluster::follow::{self, Follow, Given, Landmark, Stored};
@@ -440,7 +441,7 @@ impl Driver {
         &mut self,
         time: Duration,
         woken: impl Future<Output = ()>,
-        give: &mut dyn FnMut(To<'_>, Given<'_>),
+        give: &mut dyn FnMut(To<'_>, Given<'_>, &SharedBytes),
     ) {
         let now = Clock::now();
         let deadlines = [self.lease.deadline(), Some(self.look_at), Some(now + time)];
@@ -476,7 +477,7 @@ impl Driver {
         tokio::time::timeout(time, come).await.ok().flatten()
     }
 
-    fn take(&mut self, arrival: Arrival, give: &mut dyn FnMut(To<'_>, Given<'_>)) {
+    fn take(&mut self, arrival: Arrival, give: &mut dyn FnMut(To<'_>, Given<'_>, &SharedBytes)) {
         let now = Clock::now();
         match arrival {
             Arrival::News(news) => self.news.push(news),
@@ -502,7 +503,7 @@ impl Driver {
             }
             Arrival::Heard { tag, raw } => {
                 if let Some(reader) = self.readers.get_mut(&tag) {
-                    let give = &mut |given: Given<'_>| give(To::Followers(&tag), given);
+                    let give = &mut |given: Given<'_>| give(To::Followers(&tag), given, &raw.bytes);
                     reader.follow.on_heard(stored(&raw), now, give);
                 }
             }
@@ -520,7 +521,7 @@ impl Driver {
         who: &Who,
         attempt: Attempt,
         answer: Answer,
-        give: &mut dyn FnMut(To<'_>, Given<'_>),
+        give: &mut dyn FnMut(To<'_>, Given<'_>, &SharedBytes),
     ) {
         let now = Clock::now();
         match who {
@@ -543,12 +544,16 @@ impl Driver {
             }
             Who::Reader(tag) => {
                 let Some(Reader { follow, .. }) = self.readers.get_mut(tag) else { return };
-                let give = &mut |given: Given<'_>| give(To::Followers(tag), given);
+                let give = &mut |given: Given<'_>, record: &SharedBytes| {
+                    give(To::Followers(tag), given, record);
+                };
                 answer_reader(follow, attempt, answer, give);
             }
             Who::History(name) => {
                 let Some((_, follow)) = self.histories.get_mut(name) else { return };
-                let give = &mut |given: Given<'_>| give(To::Reader(*name), given);
+                let give = &mut |given: Given<'_>, record: &SharedBytes| {
+                    give(To::Reader(*name), given, record);
+                };
                 answer_reader(follow, attempt, answer, give);
             }
         }
@@ -567,13 +572,18 @@ fn answer_reader(
     follow: &mut Follow,
     attempt: Attempt,
     answer: Answer,
-    give: &mut dyn FnMut(Given<'_>),
+    give: &mut dyn FnMut(Given<'_>, &SharedBytes),
 ) {
     let now = Clock::now();
     match answer {
         Answer::Listening => follow.on_listening(attempt, now),
         Answer::Pulled(Pulled { messages, is_all }) => {
-            follow.on_pulled(attempt, messages.iter().map(stored), is_all, now, give);
+            let current = Cell::new(None);
+            let records = messages.iter().inspect(|raw| current.set(Some(&raw.bytes))).map(stored);
+            let give = &mut |given: Given<'_>| {
+                give(given, current.get().expect("it is a part of a record"));
+            };
+            follow.on_pulled(attempt, records, is_all, now, give);
         }
         _ => {} // It asks again when its time is over.
     }

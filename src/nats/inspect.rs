@@ -14,6 +14,7 @@ use super::connect::Complaints;
 use super::link::{EXPECTED, Link, LinkError};
 use super::names::bucket_stream;
 use super::permissions::Permissions;
+use crate::cluster::claim::Claim;
 use crate::cluster::directory::{Entry, EntryState, Tag};
 use crate::cluster::member::{About, Held};
 use crate::cluster::record::Incarnation;
@@ -77,6 +78,8 @@ pub struct Executions {
     pub ended: u64,
     /// Number of entries that are none of this version.
     pub unknown: u64,
+    /// Number of streams that clients write, by the name of their node.
+    pub streams: BTreeMap<Box<str>, u64>,
     /// True if there are more, which were not counted.
     pub has_more: bool,
 }
@@ -166,7 +169,10 @@ impl Link {
             for raw in pulled.messages.iter().filter(|raw| !raw.is_removal) {
                 let node = raw.subject.rsplit('.').next().unwrap_or("");
                 match Entry::parse(&raw.bytes) {
-                    None => executions.unknown += 1,
+                    None => match Claim::parse(&raw.bytes) {
+                        Some(claim) => *executions.streams.entry(claim.node).or_default() += 1,
+                        None => executions.unknown += 1,
+                    },
                     Some(Entry { state: EntryState::Ended, .. }) => executions.ended += 1,
                     Some(entry) => {
                         *executions.running.entry((node.into(), entry.owner.0)).or_default() += 1;

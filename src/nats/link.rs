@@ -20,6 +20,7 @@ use futures_util::StreamExt;
 use serde_json::{Value, json};
 
 use super::names::{Names, bucket_stream};
+use crate::base::SharedBytes;
 use crate::base::plain::is_command;
 use crate::cluster::claim::Claim;
 use crate::cluster::directory::{Entry, Tag};
@@ -79,7 +80,7 @@ pub struct Raw {
     /// True if the stream has no earlier message of the subject.
     pub is_first: bool,
     /// The bytes.
-    pub bytes: Vec<u8>,
+    pub bytes: SharedBytes,
     /// True if it says that its key is gone.
     pub is_removal: bool,
 }
@@ -195,6 +196,7 @@ impl Link {
         let headers = String::from_utf8_lossy(&headers);
         let is_removal = headers.contains(OPERATION) || headers.contains(MARKER);
         let subject = message["subject"].as_str().unwrap_or("").into();
+        let bytes = SharedBytes::new(bytes);
         Ok(Some(Raw { subject, place, is_first: false, bytes, is_removal }))
     }
 
@@ -559,7 +561,8 @@ fn raw_of(message: &Message) -> Result<Raw, LinkError> {
     let subject = header_of(message, SUBJECT).unwrap_or(message.subject.as_str()).into();
     let has = |name: &str| header_of(message, name).is_some();
     let is_removal = has(OPERATION) || has(MARKER);
-    Ok(Raw { subject, place, is_first: false, bytes: message.payload.to_vec(), is_removal })
+    let bytes = SharedBytes::new(message.payload.clone()); // It shares them, too.
+    Ok(Raw { subject, place, is_first: false, bytes, is_removal })
 }
 
 /// Reads an answer in JSON.

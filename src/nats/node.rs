@@ -28,7 +28,7 @@ use super::mirrors::Mirrors;
 use super::names::Names;
 use super::orphans::Orphans;
 use super::source::EndGiven;
-use crate::base::{ExecutionId, Instant};
+use crate::base::{ExecutionId, Instant, SharedBytes};
 use crate::cluster::directory::Tag;
 use crate::cluster::follow::{self, Given, Landmark};
 use crate::cluster::member::About;
@@ -324,9 +324,12 @@ impl Run {
             self.take_requests(requests);
             let pause = self.turn();
             let (live, old) = (&mut self.live, &mut self.old);
-            let mut give = |to: To<'_>, given: Given<'_>| match to {
-                To::Followers(tag) => live.entry(tag.clone()).or_default().push(Piece::of(given)),
-                To::Reader(name) => old.entry(name).or_default().push(Piece::of(given)),
+            let mut give = |to: To<'_>, given: Given<'_>, record: &SharedBytes| {
+                let piece = Piece::of(given, record);
+                match to {
+                    To::Followers(tag) => live.entry(tag.clone()).or_default().push(piece),
+                    To::Reader(name) => old.entry(name).or_default().push(piece),
+                }
             };
             self.driver.wait(pause, bell.rung(pause), &mut give).await;
             self.take_news();

@@ -1,9 +1,10 @@
 //! The source of a mirror: reads the ring of an execution of this node into its mirror.
 //!
-//! Between two looks there is the linger, which bounds the number of records. A source that finds
-//! one chunk at most sleeps until its shard wakes it. One that finds more looks again by itself.
-//! The first chunk after a pause is thus not held back, and a tool that publishes all the time
-//! rings no bell. A look that fills a record is followed by the next one at once.
+//! The linger bounds the number of records: one for each linger, on average. A source that was
+//! quiet has some of them saved up, so chunks of a slow tool are not held back. Such a source sleeps
+//! until its shard wakes it. One without saved looks that finds more than one chunk looks again by
+//! itself: a tool that publishes all the time rings no bell. A look that fills a record is followed
+//! by the next one at once.
 //!
 //! If the chunks of an execution are given when they are durable, the source reads what its shard
 //! has shown it. The shard sends the end of such an execution, too.
@@ -29,6 +30,25 @@ use crate::stream::{DetachReason, EndState, GapReason, Kind, KindTotals, Kinds, 
 /// Payload bytes after which a look does not wait for more.
 const PLENTY_BYTES: u64 = limits::CLUSTER_RECORD_BYTES as u64 / 2;
 
+/// Looks that a source saves up while it is quiet.
+const SAVED_LOOKS: u32 = 16;
+
+/// The looks that a source may take: one for each linger, and those that it has saved up.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    /// The time until which all looks so far count.
+    until: Instant,
+}
+
+impl Pace {
+    /// Counts a look that has found something. Returns the time of the next one.
+    fn count(&mut self, linger: Duration, now: Instant) -> Instant {
+        self.until = self.until.max(now) + linger;
+        let saved = linger * SAVED_LOOKS;
+        now + self.until.since(now).saturating_sub(saved)
+    }
+}
+
 /// The source of one mirror.
 pub(crate) struct Source {
     pub execution: ExecutionId,
@@ -36,6 +56,7 @@ pub(crate) struct Source {
     reading: Option<Reading>,
     /// The last chunk of which the shard knows that the log has it, if it waits for that.
     told_seq: Option<u64>,
+    pace: Pace,
     next: Next,
 }
 
@@ -80,7 +101,8 @@ enum Next {
 /// The result of a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
-    /// One delivery at most.
+    Nothing,
+    /// One delivery.
     Little,
     /// Everything that there was.
     Much,
@@ -111,7 +133,8 @@ impl Source {
             end: None,
         };
         let (reading, told_seq) = (subscriber.map(reading), is_replicated.then_some(0));
-        Source { execution, reading, told_seq, next: Next::At(now) }
+        let pace = Pace { until: now };
+        Source { execution, reading, told_seq, pace, next: Next::At(now) }
     }
 
     /// True if everything that the ring forgets is on a disk.
@@ -198,9 +221,16 @@ impl Source {
         if !is_due {
             return;
         }
-        self.next = match reading.read(mirror) {
-            Found::Little if reading.subscriber.rest() => Next::Woken(now + linger),
-            Found::Little | Found::Much => Next::At(now + linger),
+        let found = reading.read(mirror);
+        let again_at = match found {
+            Found::Nothing => now,
+            _ => self.pace.count(linger, now),
+        };
+        self.next = match found {
+            Found::Nothing | Found::Little if reading.subscriber.rest() => Next::Woken(again_at),
+            Found::Much if again_at <= now && reading.subscriber.rest() => Next::Woken(now),
+            // It looks again by itself: nobody has to wake it.
+            Found::Nothing | Found::Little | Found::Much => Next::At(again_at),
             // It has fallen behind. A record more costs no more for each chunk.
             Found::Plenty if reading.subscriber.rest() => Next::Woken(now),
             Found::Plenty | Found::More => Next::At(now),
@@ -232,7 +262,8 @@ impl Reading {
                 None if mirror.position().all.bytes - before >= PLENTY_BYTES => {
                     return Found::Plenty;
                 }
-                None if count <= 1 => return Found::Little,
+                None if count == 0 => return Found::Nothing,
+                None if count == 1 => return Found::Little,
                 None => return Found::Much,
                 Some(Delivery::End(ended)) => {
                     let (details, published) = (details_of(&ended), ended.end.published);
@@ -367,5 +398,35 @@ fn details_of(ended: &Ended<'_>) -> EndedDetails {
             EndedDetails { outcome: Outcome::Cancelled, error: None, exit, has_panicked: false }
         }
         EndState::Detached { .. } => failed("its node has let go of it before its end was written"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_has_one_look_for_each_linger_and_some_that_it_has_saved_up() {
+        let (linger, begun) = (Duration::from_micros(500), Instant::from_nanos(1_000_000_000));
+        let mut pace = Pace { until: begun };
+        let mut now = begun;
+        for _ in 0..SAVED_LOOKS {
+            assert_eq!(pace.count(linger, now), now, "it is saved up");
+        }
+        for _ in 0..100 {
+            let at = pace.count(linger, now);
+            assert_eq!(at.since(now), linger);
+            now = at;
+        }
+        // One for each linger is never held back. A pause saves up no more than before.
+        now = now + linger * 1_000;
+        for _ in 0..100 {
+            assert_eq!(pace.count(linger, now), now);
+            now = now + linger;
+        }
+        for _ in 0..SAVED_LOOKS {
+            assert_eq!(pace.count(linger, now), now);
+        }
+        assert!(pace.count(linger, now) > now);
     }
 }

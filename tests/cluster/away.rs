@@ -100,21 +100,26 @@ fn what_does_not_fit_while_the_servers_are_away_is_an_exact_gap_or_on_the_disk()
     assert_eq!((only(&all, "chunk").len() as u64, only(&all, "gap").len()), (chunks, 0));
     let (all, chunks) = follow_through_absence("longer", &["--journal", "off"]).unwrap();
     let number = |event: &Value, name: &str| event[name].as_u64().unwrap();
-    // It is one stretch. What comes while its record is on its way may lengthen it.
     let gaps = only(&all, "gap");
-    let (first, last) = (gaps.first().expect("a gap"), gaps.last().expect("a gap"));
-    for (gap, next) in gaps.iter().zip(&gaps[1..]) {
+    // A mirror that has no processor for long is overtaken by the ring, at any time.
+    let is_unwritten = |gap: &&&Value| gap["reason"] == "unwritten";
+    assert!(gaps.iter().filter(|gap| !is_unwritten(gap)).all(|gap| gap["reason"] == "overtaken"));
+    // The rest is one stretch. What comes while its record is on its way may lengthen it.
+    let unwritten: Vec<&&Value> = gaps.iter().filter(is_unwritten).collect();
+    assert!(!unwritten.is_empty());
+    for (gap, next) in unwritten.iter().zip(&unwritten[1..]) {
         assert_eq!(number(next, "from_seq"), number(gap, "to_seq") + 1, "{gaps:?}");
     }
     for gap in &gaps {
-        assert_eq!(gap["reason"], "unwritten", "{gap}");
         let missed = number(gap, "to_seq") + 1 - number(gap, "from_seq");
         let counts = (number(gap, "chunk_count"), number(gap, "byte_count"));
         assert_eq!(counts, (missed, 8_000 * missed), "{gap}");
     }
     let seqs: Vec<u64> = only(&all, "chunk").iter().map(|chunk| number(chunk, "seq")).collect();
-    let expected: Vec<u64> =
-        (1..number(first, "from_seq")).chain(number(last, "to_seq") + 1..=chunks).collect();
+    let is_missed = |seq: &u64| {
+        gaps.iter().any(|gap| (number(gap, "from_seq")..=number(gap, "to_seq")).contains(seq))
+    };
+    let expected: Vec<u64> = (1..=chunks).filter(|seq| !is_missed(seq)).collect();
     assert!(seqs == expected, "{gaps:?}");
 }
 

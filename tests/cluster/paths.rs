@@ -182,6 +182,10 @@ fn the_paths_of_a_forgotten_node_are_free() {
         let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
         (output.status.code(), text)
     };
+    let status = ["cluster", "--cluster", &url, "--json"];
+    let state = std::process::Command::new(env!("CARGO_BIN_EXE_streamdoor")).args(status).output();
+    let state: Value = serde_json::from_slice(&state.unwrap().stdout).unwrap();
+    assert_eq!(state["streams"], json!({ "a": 300, "b": 1 }));
     let (code, text) = forget("a");
     assert!(code == Some(1) && text.contains("has a lease"), "{code:?} {text}");
     kill(a);

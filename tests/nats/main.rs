@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use async_nats::ConnectOptions;
 use server::NatsServer;
-use streamdoor::base::{ExecutionId, Handle, Random};
+use streamdoor::base::{ExecutionId, Handle, Random, SharedBytes};
 use streamdoor::cluster::directory::Tag;
 use streamdoor::cluster::follow::{Follow, Given, Landmark};
 use streamdoor::cluster::member::About;
@@ -118,7 +118,7 @@ async fn until(
     seen: &RefCell<Seen>,
     mut step: impl FnMut(&mut [&mut Driver], &Seen) -> bool,
 ) {
-    let give = |to: To<'_>, given: Given<'_>| match to {
+    let give = |to: To<'_>, given: Given<'_>, _: &SharedBytes| match to {
         To::Followers(tag) => seen.borrow_mut().take(tag, given),
         To::Reader(_) => unreachable!("nobody reads old records"),
     };

@@ -116,6 +116,7 @@ impl State {
                 "ended": self.executions.ended,
                 "has_more": self.executions.has_more,
             },
+            "streams": self.executions.streams,
             "differences": self.differences,
         })
     }
@@ -152,6 +153,12 @@ impl State {
         let more = if self.executions.has_more { ", and more" } else { "" };
         let (running, ended) = (self.running(), self.executions.ended);
         text += &format!("executions: {running} running, {ended} ended{more}\n");
+        let streams = self.executions.streams.iter();
+        let streams: Vec<String> =
+            streams.map(|(node, count)| format!("{count} of the node {node}")).collect();
+        if !streams.is_empty() {
+            text += &format!("streams: {}\n", streams.join(", "));
+        }
         match self.differences.is_empty() {
             true => text += "stores: as they have to be",
             false => text += &format!("stores:\n  {}", self.differences.join("\n  ")),

@@ -139,17 +139,12 @@ pub(super) fn on_old<R: Reactor + 'static>(
 /// The first chunk of a part, and one past its last; zeros if it is not about chunks.
 fn seqs_of(piece: &Piece) -> (u64, u64) {
     match piece {
-        Piece::Chunks(buffer) => seqs_of_run(&buffer.run()),
+        Piece::Chunks(run) => run.seqs(),
         Piece::Gap(LogGap { before, after, .. }) => {
             (before.of(Kinds::ALL).chunks + 1, after.of(Kinds::ALL).chunks + 1)
         }
         Piece::Note(_) | Piece::End(_) => (0, 0),
     }
-}
-
-fn seqs_of_run(run: &Run<'_>) -> (u64, u64) {
-    let first_seq = run.header.first_seq;
-    (first_seq, first_seq + u64::from(run.header.count))
 }
 
 /// Answers the questions that can be answered, as far as a turn may.
@@ -201,7 +196,7 @@ fn answer_one<R: Reactor + 'static>(shard: &mut ServerShard<R>, subscriber: Subs
     };
     reader.question = None;
     match &*piece {
-        Piece::Chunks(buffer) => give(shard, &question, &buffer.run()),
+        Piece::Chunks(run) => give(shard, &question, &run.run()),
         Piece::Gap(gap) => {
             lose_gap(shard, &question, gap);
             0
@@ -217,7 +212,7 @@ fn give<R: Reactor + 'static>(
     run: &Run<'_>,
 ) -> usize {
     let &Question { from_seq, until_seq, chunks_max, .. } = question;
-    let (first_seq, _) = seqs_of_run(run);
+    let first_seq = run.header.first_seq;
     if first_seq > from_seq {
         let until_seq = first_seq.min(until_seq);
         let behind = (until_seq == first_seq).then_some(run.before);

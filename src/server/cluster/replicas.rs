@@ -205,10 +205,9 @@ fn feed_piece<R: Reactor + 'static>(
         return Fed::Waits; // It has no ring yet.
     }
     match piece {
-        Piece::Chunks(buffer) => {
-            let run = buffer.run();
-            let until_seq = run.header.first_seq + u64::from(run.header.count);
-            let chunks = run.chunks().map(|chunk| chunk.expect("the record was checked"));
+        Piece::Chunks(run) => {
+            let (_, until_seq) = run.seqs();
+            let chunks = run.run().chunks().map(|chunk| chunk.expect("the record was checked"));
             match shard.feed_replica(id, chunks) {
                 Ok(next_seq) if next_seq >= until_seq => Fed::Whole,
                 Ok(_) => Fed::Waits,

@@ -5,6 +5,7 @@
 //! mirrors write the logs, and closers end those whose owner is lost. All messages between machines
 //! and engine are late, and can be lost.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -12,7 +13,7 @@ use std::time::Duration;
 
 use super::ledger::{Execution, Ledger};
 use super::owner::Owner;
-use crate::base::{ExecutionId, Instant, Random};
+use crate::base::{ExecutionId, Instant, Random, SharedBytes};
 use crate::cluster::follow::{Follow, Given, Landmark, Stored, Wish};
 use crate::cluster::mirror::Attempt;
 use crate::cluster::piece::Piece;
@@ -391,14 +392,16 @@ impl SimNode {
             Event::Heard { execution, place, message, .. } => {
                 let pieces = self.live.entry(execution).or_default();
                 let Some(follow) = self.followed.get_mut(&execution) else { return };
-                let stored = stored_of(place, &message);
-                follow.on_heard(stored, self.now, &mut |given| pieces.push(Piece::of(given)));
+                let bytes = SharedBytes::new(message.bytes);
+                let stored = Stored { place, is_first: message.is_first, bytes: &bytes };
+                let give = &mut |given: Given<'_>| pieces.push(Piece::of(given, &bytes));
+                follow.on_heard(stored, self.now, give);
             }
-            Event::Pulled { who, attempt, pulled, .. } => self.take_pulled(who, attempt, &pulled),
+            Event::Pulled { who, attempt, pulled, .. } => self.take_pulled(who, attempt, pulled),
         }
     }
 
-    fn take_pulled(&mut self, who: Who, attempt: Attempt, pulled: &Pulled) {
+    fn take_pulled(&mut self, who: Who, attempt: Attempt, pulled: Pulled) {
         let (follow, pieces) = match who {
             Who::Follower(execution) => {
                 let Some(follow) = self.followed.get_mut(&execution) else { return };
@@ -409,9 +412,18 @@ impl SimNode {
                 (follow, self.old.entry(reader).or_default())
             }
         };
-        let all = pulled.records.iter();
-        let records = all.map(|(place, message)| stored_of(*place, message));
-        let mut give = |given: Given<'_>| pieces.push(Piece::of(given));
+        let share = |(place, message): (u64, Message)| {
+            (place, message.is_first, SharedBytes::new(message.bytes))
+        };
+        let all: Vec<(u64, bool, SharedBytes)> = pulled.records.into_iter().map(share).collect();
+        let current = Cell::new(None);
+        let records = all.iter().map(|(place, is_first, bytes)| {
+            current.set(Some(bytes));
+            Stored { place: *place, is_first: *is_first, bytes }
+        });
+        let mut give = |given: Given<'_>| {
+            pieces.push(Piece::of(given, current.get().expect("it is a part of a record")));
+        };
         follow.on_pulled(attempt, records, pulled.is_all, self.now, &mut give);
     }
 
