@@ -79,9 +79,11 @@ pub const CLUSTER_FEED_BYTES_MIN: usize = 256 << 10;
 pub const CLUSTER_FEED_BYTES_TURN: usize = 64 << 10;
 /// Pause before requests are sent again that the node's thread had no room for.
 pub const CLUSTER_SEND_AGAIN: Duration = Duration::from_millis(5);
-/// The shortest time between two looks of the mirror into a ring, and so between two records. A
-/// record costs a server of NATS some 170 µs of processor time.
+/// The average time between two looks of the mirror into a ring, at least, and so between two
+/// records. A record costs a server of NATS some 170 µs of processor time.
 pub const CLUSTER_LINGER: Duration = Duration::from_micros(500);
+/// Looks that a mirror saves up while its tool is slower than that.
+pub const CLUSTER_LOOKS_SAVED: u32 = 16;
 /// Chunks that the mirror takes from one ring before it looks at the next.
 pub const CLUSTER_CHUNKS_PER_LOOK: usize = 4_096;
 /// Time for which a server of NATS may not have synced what it has acknowledged: its default is two

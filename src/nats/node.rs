@@ -63,7 +63,7 @@ pub struct NodeOptions {
     pub secret: Arc<[u8]>,
     /// Time for which the node counts as alive after it has renewed its lease.
     pub lease: Duration,
-    /// The shortest time between two records of an execution.
+    /// The average time between two records of an execution, at least.
     pub linger: Duration,
     /// True if a node that cannot renew its lease fails its executions, before others do.
     pub stops_if_cut_off: bool,

@@ -30,9 +30,6 @@ use crate::stream::{DetachReason, EndState, GapReason, Kind, KindTotals, Kinds, 
 /// Payload bytes after which a look does not wait for more.
 const PLENTY_BYTES: u64 = limits::CLUSTER_RECORD_BYTES as u64 / 2;
 
-/// Looks that a source saves up while it is quiet.
-const SAVED_LOOKS: u32 = 16;
-
 /// The looks that a source may take: one for each linger, and those that it has saved up.
 #[derive(Clone, Copy, Debug)]
 struct Pace {
@@ -44,7 +41,7 @@ impl Pace {
     /// Counts a look that has found something. Returns the time of the next one.
     fn count(&mut self, linger: Duration, now: Instant) -> Instant {
         self.until = self.until.max(now) + linger;
-        let saved = linger * SAVED_LOOKS;
+        let saved = linger * limits::CLUSTER_LOOKS_SAVED;
         now + self.until.since(now).saturating_sub(saved)
     }
 }
@@ -410,7 +407,7 @@ mod tests {
         let (linger, begun) = (Duration::from_micros(500), Instant::from_nanos(1_000_000_000));
         let mut pace = Pace { until: begun };
         let mut now = begun;
-        for _ in 0..SAVED_LOOKS {
+        for _ in 0..limits::CLUSTER_LOOKS_SAVED {
             assert_eq!(pace.count(linger, now), now, "it is saved up");
         }
         for _ in 0..100 {
@@ -424,7 +421,7 @@ mod tests {
             assert_eq!(pace.count(linger, now), now);
             now = now + linger;
         }
-        for _ in 0..SAVED_LOOKS {
+        for _ in 0..limits::CLUSTER_LOOKS_SAVED {
             assert_eq!(pace.count(linger, now), now);
         }
         assert!(pace.count(linger, now) > now);

@@ -411,7 +411,8 @@ pub(super) fn stop_producer<R: Reactor + 'static, O: Outlet<R>>(
     let run = run_mut(shard, execution);
     match std::mem::replace(&mut run.producer, Producer::Gone) {
         Producer::Thread(host) => {
-            let Pages { control, exchange } = run.pages.as_deref().expect("a thread shares them");
+            let Pages { control, exchange, .. } =
+                run.pages.as_deref().expect("a thread shares them");
             exchange.close();
             host.call_stop_hook(); // After the close, so that a hook set too late sees it.
             control.wake_producer();

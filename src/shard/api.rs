@@ -265,6 +265,16 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
         self.subscribe_elsewhere(id, spec, reactor)
     }
 
+    /// Lets the thread of the tool wake this subscriber by itself, if it sleeps in this reactor. Only
+    /// the first one of an execution can have that.
+    #[allow(dead_code, reason = "only guests with a log use it")]
+    pub(crate) fn wake_promptly(&mut self, subscriber: &Subscriber, reactor: Waker) {
+        let run = self.run_of(subscriber.execution());
+        if let Some(pages) = run.and_then(|run| run.pages.as_deref()) {
+            pages.prompt.set(reactor, subscriber.signals());
+        }
+    }
+
     /// Like [`Shard::subscribe_for_shard`], for a reader that may see chunks which are not durable
     /// yet.
     pub(crate) fn subscribe_elsewhere(

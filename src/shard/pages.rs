@@ -2,13 +2,14 @@
 //! and the words that replace a lock. It is made when the first of them comes. Most calls have
 //! none: their tool and their subscribers are on the shard's own thread.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::delivery::{code_of_exit, code_of_outcome};
 use super::outlet::GuestRun;
 use super::run::Run;
 use crate::engine::{Engine, Verdict};
-use crate::memory::{ControlPage, Exchange, FinalRecord, ProgressRecord, ShortText};
+use crate::memory::{ControlPage, Exchange, FinalRecord, ProgressRecord, ReaderSignals, ShortText};
+use crate::reactor::Waker;
 use crate::stream::Progress;
 
 /// The memory that an execution shares with other threads, beside its ring.
@@ -16,6 +17,28 @@ use crate::stream::Progress;
 pub struct Pages {
     pub control: ControlPage,
     pub exchange: Arc<Exchange>,
+    pub prompt: Arc<PromptReader>,
+}
+
+/// A reader in a reactor that the thread of the tool wakes by itself, before the shard has looked.
+/// There is one at most, so that a tool never wakes many.
+#[derive(Default)]
+pub struct PromptReader(OnceLock<(Waker, Arc<ReaderSignals>)>);
+
+impl PromptReader {
+    /// Sets the reader, unless there was one before.
+    pub fn set(&self, waker: Waker, signals: Arc<ReaderSignals>) {
+        let _ = self.0.set((waker, signals)); // The shard wakes all others.
+    }
+
+    /// Wakes the reader if it sleeps. Call it after a publish and one full fence.
+    pub fn wake(&self, exchange: &Exchange) {
+        if let Some((waker, signals)) = self.0.get()
+            && exchange.end_reactor_sleep(signals.reactor_sleep())
+        {
+            waker.wake();
+        }
+    }
 }
 
 /// Returns the pages of an execution. New ones tell everything that older ones would tell.

@@ -49,7 +49,7 @@ impl<X: GuestRun> Run<X> {
 
     fn publish_thread_gate(&self) {
         let Gate { gate_seq, credit_seq, credit_bytes, read_seq } = self.allowed();
-        let Pages { control, exchange } = self.pages.as_deref().expect("a thread shares them");
+        let Pages { control, exchange, .. } = self.pages.as_deref().expect("a thread shares them");
         control.set_gate(gate_seq, credit_seq, credit_bytes, read_seq);
         if exchange.is_gated() {
             exchange.set_gated(false);
@@ -483,11 +483,12 @@ pub(super) fn start_thread<R: Reactor + 'static, O: Outlet<R>>(
         Threads::Pool(_) => ThreadClock::Real,
         Threads::ByHand => ThreadClock::Fixed(shard.now),
     };
-    let host = Arc::new(ThreadHost::new(Arc::clone(&shard.signals), clock));
     let is_watched = shard.watched.contains(&handle.index);
     let run = act::run_in(&mut shard.runs, handle);
     let pages = pages_of(run, &shard.engine, is_watched);
     let (control, exchange) = (pages.control.view(), Arc::clone(&pages.exchange));
+    let (signals, prompt) = (Arc::clone(&shard.signals), Arc::clone(&pages.prompt));
+    let host = Arc::new(ThreadHost::new(signals, clock, prompt));
     let Ring::Here(writer) = std::mem::replace(&mut run.ring, Ring::None) else {
         unreachable!("it was leased a ring");
     };

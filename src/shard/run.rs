@@ -8,7 +8,7 @@ use super::delivery::code_of_detach;
 use super::events::Names;
 use super::journal::Late;
 use super::outlet::{GuestRun, OutsideReader};
-use super::pages::Pages;
+use super::pages::{Pages, PromptReader};
 use super::reader::refill::{News, Refill};
 use crate::base::planted::{Planted, planted};
 use crate::base::{ExecutionId, Guarded, Handle, Instant, SubscriberId, guarded};
@@ -485,6 +485,7 @@ pub struct ThreadHost {
     updates: Mutex<ToolUpdate>,
     noted: Flag,
     stop_hook: Mutex<Option<Guarded<StopHook>>>,
+    prompt: Arc<PromptReader>,
 }
 
 /// The clock that tools' threads read.
@@ -497,13 +498,18 @@ pub enum ThreadClock {
 }
 
 impl ThreadHost {
-    pub fn new(signals: Arc<ShardSignals>, clock: ThreadClock) -> ThreadHost {
+    pub fn new(
+        signals: Arc<ShardSignals>,
+        clock: ThreadClock,
+        prompt: Arc<PromptReader>,
+    ) -> ThreadHost {
         ThreadHost {
             signals,
             clock,
             updates: Mutex::default(),
             noted: Flag::default(),
             stop_hook: Mutex::default(),
+            prompt,
         }
     }
 
@@ -527,6 +533,10 @@ impl Host for ThreadHost {
 
     fn wake_shard(&self) {
         self.signals.waker.wake();
+    }
+
+    fn wake_prompt_reader(&self, exchange: &Exchange) {
+        self.prompt.wake(exchange);
     }
 
     fn update(&self, updates: ToolUpdate) {

@@ -26,6 +26,8 @@ pub trait Host: Send + Sync {
     fn now(&self) -> Instant;
     /// Makes the shard handle this execution soon.
     fn wake_shard(&self);
+    /// Wakes a reader that the shard would wake later, if there is one.
+    fn wake_prompt_reader(&self, exchange: &Exchange);
     /// Passes notes to the shard, after those that it has not handled yet.
     fn update(&self, update: ToolUpdate);
     /// Sets the hook that the shard calls when it stops the execution, in place of the former one.
@@ -218,6 +220,9 @@ impl Output {
             self.writer.wake();
         }
         self.host.wake_shard();
+        if self.exchange.has_reactor_sleepers() {
+            self.host.wake_prompt_reader(&self.exchange);
+        }
         written
     }
 

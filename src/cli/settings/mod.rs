@@ -110,8 +110,8 @@ settings! {
     cluster_advertise: ServerUrl = ServerUrl::default();
     /// The time for which the others count this node as alive after its last sign of life.
     cluster_lease: Time<{ 2 * SECOND_US }, { 60 * SECOND_US }> = Time(limits::CLUSTER_LEASE);
-    /// The shortest time between two records of an execution in the log of the cluster. A chunk
-    /// that comes later is sent at once. A shorter time costs more processor time.
+    /// The average time between two records of an execution in the log of the cluster, at least. 16
+    /// more may follow a pause. A shorter time costs more processor time.
     cluster_linger: Time<100, SECOND_US> = Time(limits::CLUSTER_LINGER);
     /// The behaviour of a node that cannot renew its lease. All others are told that its executions
     /// have failed. serve: they go on for its own clients. stop: they fail here, too.

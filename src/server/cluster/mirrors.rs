@@ -50,6 +50,11 @@ fn attach_to<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: ExecutionId) 
     // It keeps to what it is shown, or its shard waits for it.
     match shard.subscribe_elsewhere(id, spec, waker) {
         Ok(subscriber) => {
+            if let Some(waker) = shard.guests.cluster.waker()
+                && through_seq.is_none()
+            {
+                shard.wake_promptly(&subscriber, waker);
+            }
             mirror(shard, id, Some(subscriber), (is_replicated, through_seq));
             if through_seq.is_some() {
                 shard.guests.cluster.late.insert(id);

@@ -1,13 +1,15 @@
 //! The methods of a subscriber that serves a connection of another shard. It is polled in that
 //! shard's turn, sleeps in that shard's reactor, and reports when its connection broke.
 
+use std::sync::Arc;
+
 use super::Subscriber;
 use super::link::ThreadLink;
 use super::log::RingLog;
 use crate::base::Instant;
 use crate::engine::Replay;
 use crate::engine::policy::{self, Cursor};
-use crate::memory::{LeaveReason, ProgressRecord, ShortText};
+use crate::memory::{LeaveReason, ProgressRecord, ReaderSignals, ShortText};
 use crate::shard::Delivery;
 use crate::stream::Totals;
 
@@ -75,6 +77,11 @@ impl Subscriber {
             return false;
         }
         true
+    }
+
+    /// The words that end its sleep.
+    pub(crate) fn signals(&self) -> Arc<ReaderSignals> {
+        Arc::clone(&self.link.reader_signals)
     }
 
     /// True if its shard has ended its sleep.
