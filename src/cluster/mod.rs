@@ -13,7 +13,7 @@
 //!
 //! - [`record`]: the bytes of a record.
 //! - [`mirror`]: the owner's way into the log. [`follow`]: the readers' way out of it.
-//! - [`seek`]: the places of a log from which somebody can read on.
+//! - [`history`]: readers of old records. [`seek`]: the places of a log from which somebody can read on.
 //! - [`piece`]: parts of a log on their way to another thread.
 //! - [`member`]: leases. [`closer`]: the end of an execution whose node was lost.
 //! - [`directory`]: what every node knows about an execution. [`claim`]: the node of a path.
@@ -31,6 +31,7 @@ pub mod claim;
 pub mod closer;
 pub mod directory;
 pub mod follow;
+pub mod history;
 pub mod member;
 pub mod mirror;
 pub mod piece;

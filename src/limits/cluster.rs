@@ -48,6 +48,8 @@ pub const CLUSTER_RECORDS_MAX: u32 = 65_536;
 pub const CLUSTER_PULL_RECORDS: u32 = 256;
 /// See [`CLUSTER_PULL_RECORDS`].
 pub const CLUSTER_PULL_BYTES: u32 = 256 << 10;
+/// Answers that are on their way to a reader of old records at a time.
+pub const CLUSTER_PARTS_AHEAD: u32 = 2;
 /// Time after which a node looks again which nodes have a lease.
 pub const CLUSTER_LOOK_INTERVAL: Duration = Duration::from_millis(250);
 /// A connection is asked this often if it still works, and given up when the third question finds

@@ -22,6 +22,7 @@ use crate::base::{ExecutionId, Instant, SharedBytes};
 use crate::cluster::closer::Closer;
 use crate::cluster::directory::{EntryState, Tag};
 use crate::cluster::follow::{self, Follow, Given, Landmark, Stored};
+use crate::cluster::history::History;
 use crate::cluster::member::{self, About, Held, Lease, Watch};
 use crate::cluster::mirror::{self, Attempt, Last, Mirror, Standing, Wish};
 use crate::cluster::record::Incarnation;
@@ -118,7 +119,7 @@ pub struct Driver {
     others: BTreeMap<Box<str>, About>,
     mirrors: BTreeMap<Tag, Mirror>,
     readers: BTreeMap<Tag, Reader>,
-    histories: BTreeMap<ReaderName, (Tag, Follow)>,
+    histories: BTreeMap<ReaderName, (Tag, History)>,
     closers: BTreeMap<Tag, Closer>,
     /// The totals of the mirrors and readers that are gone.
     mirrors_gone: mirror::Counters,
@@ -261,7 +262,7 @@ impl Driver {
     pub fn follow_counters(&self) -> follow::Counters {
         let mut all = self.readers_gone;
         let readers = self.readers.values().map(|reader| &reader.follow);
-        let histories = self.histories.values().map(|(_, follow)| follow);
+        let histories = self.histories.values().map(|(_, history)| &history.follow);
         readers.chain(histories).for_each(|follow| all.add(follow.counters()));
         all
     }
@@ -312,34 +313,28 @@ impl Driver {
         }
     }
 
-    /// Begins to read old records of an execution, up to before number `until`.
-    pub fn read(
-        &mut self,
-        name: ReaderName,
-        tag: &Tag,
-        owner: Incarnation,
-        (from, until): (Landmark, u64),
-    ) {
-        let follow = Follow::of_history(owner, from, until, Clock::now());
-        self.histories.insert(name, (tag.clone(), follow));
+    /// Makes a reader of old records of an execution, up to before number `until`.
+    pub fn read(&mut self, name: ReaderName, tag: &Tag, owner: Incarnation, until: u64) {
+        let history = History::new(owner, until, Clock::now());
+        self.histories.insert(name, (tag.clone(), history));
     }
 
     /// The reader of old records with this name.
-    pub fn history(&mut self, name: ReaderName) -> Option<&mut Follow> {
-        self.histories.get_mut(&name).map(|(_, follow)| follow)
+    pub fn history(&mut self, name: ReaderName) -> Option<&mut History> {
+        self.histories.get_mut(&name).map(|(_, history)| history)
     }
 
     /// Takes the readers of old records that have given everything.
     pub fn take_exhausted(&mut self) -> Vec<ReaderName> {
-        let all = self.histories.extract_if(.., |_, (_, follow)| follow.has_all());
-        let all = all.inspect(|(_, (_, follow))| self.readers_gone.add(follow.counters()));
+        let all = self.histories.extract_if(.., |_, (_, history)| history.follow.has_all());
+        let all = all.inspect(|(_, (_, history))| self.readers_gone.add(history.follow.counters()));
         all.map(|(name, _)| name).collect()
     }
 
     /// Reads no more.
     pub fn stop_reading(&mut self, name: ReaderName) {
-        if let Some((_, follow)) = self.histories.remove(&name) {
-            self.readers_gone.add(follow.counters());
+        if let Some((_, history)) = self.histories.remove(&name) {
+            self.readers_gone.add(history.follow.counters());
         }
     }
 
@@ -400,8 +395,8 @@ impl Driver {
                 wishes.push((Who::Reader(tag.clone()), attempt, task));
             }
         }
-        for (name, (tag, follow)) in &mut self.histories {
-            while let Some((attempt, wish)) = follow.poll(now) {
+        for (name, (tag, history)) in &mut self.histories {
+            while let Some((attempt, wish)) = history.follow.poll(now) {
                 if let follow::Wish::Pull { behind, from_leader } = wish {
                     let task = Task::Pull { tag: tag.clone(), behind, from_leader };
                     wishes.push((Who::History(*name), attempt, task));
@@ -448,7 +443,8 @@ impl Driver {
         let mirrors = self.mirrors.values().filter_map(Mirror::deadline);
         let readers = self.readers.values().filter_map(|reader| reader.follow.deadline());
         let closers = self.closers.values().filter_map(Closer::deadline);
-        let histories = self.histories.values().filter_map(|(_, follow)| follow.deadline());
+        let histories = self.histories.values();
+        let histories = histories.filter_map(|(_, history)| history.follow.deadline());
         let of_logs = mirrors.chain(readers).chain(histories).chain(closers);
         let all = deadlines.into_iter().flatten().chain(of_logs);
         let left = all.min().map_or(time, |deadline| deadline.since(now));
@@ -550,11 +546,11 @@ impl Driver {
                 answer_reader(follow, attempt, answer, give);
             }
             Who::History(name) => {
-                let Some((_, follow)) = self.histories.get_mut(name) else { return };
+                let Some((_, history)) = self.histories.get_mut(name) else { return };
                 let give = &mut |given: Given<'_>, record: &SharedBytes| {
                     give(To::Reader(*name), given, record);
                 };
-                answer_reader(follow, attempt, answer, give);
+                answer_reader(&mut history.follow, attempt, answer, give);
             }
         }
     }

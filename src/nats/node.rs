@@ -514,8 +514,8 @@ impl Run {
                 self.read(reader, execution, owner, (from_seq, *until));
             }
             ToCluster::ReadMore(name) => {
-                if let Some(follow) = self.driver.history(name) {
-                    follow.set_room(true, Clock::now());
+                if let Some(history) = self.driver.history(name) {
+                    history.add_room(Clock::now());
                 }
             }
             ToCluster::StopReading(name) => self.driver.stop_reading(name),
@@ -552,10 +552,7 @@ impl Run {
         let tag = self.tag(execution);
         let (link, sender) = (self.driver.link().clone(), self.driver.sender());
         // It waits for its place before it pulls.
-        self.driver.read(name, &tag, owner, (Landmark::start(), until.number));
-        if let Some(follow) = self.driver.history(name) {
-            follow.set_room(false, Clock::now());
-        }
+        self.driver.read(name, &tag, owner, until.number);
         tokio::task::spawn_local(async move {
             let seek = Seek::new(owner, from_seq, until.place);
             let at = seek_in(&link, &tag, seek).await;
@@ -585,9 +582,8 @@ impl Run {
                     self.post(shard, FromCluster::Located { execution, located });
                 }
                 News::Sought(name, at) => {
-                    if let Some(follow) = self.driver.history(name) {
-                        follow.move_to(*at);
-                        follow.set_room(true, now);
+                    if let Some(history) = self.driver.history(name) {
+                        history.begin(*at, now);
                     }
                 }
                 News::Entry(tag, state) => self.mirrors.note_entry(&tag, state, now),
@@ -631,9 +627,9 @@ impl Run {
             }
         }
         for (reader, pieces) in std::mem::take(&mut self.old) {
-            let Some(follow) = self.driver.history(reader) else { continue };
-            let is_all = follow.has_all();
-            follow.set_room(false, Clock::now());
+            let Some(history) = self.driver.history(reader) else { continue };
+            let is_all = history.follow.has_all();
+            history.take_room(Clock::now());
             self.post(reader.shard, FromCluster::Old { reader, pieces, is_all });
             if is_all {
                 self.driver.stop_reading(reader);

@@ -1,10 +1,10 @@
 //! The source of a mirror: reads the ring of an execution of this node into its mirror.
 //!
 //! The linger bounds the number of records: one for each linger, on average. A source that was
-//! quiet has some of them saved up, so chunks of a slow tool are not held back. Such a source sleeps
-//! until its shard wakes it. One without saved looks that finds more than one chunk looks again by
-//! itself: a tool that publishes all the time rings no bell. A look that fills a record is followed
-//! by the next one at once.
+//! quiet has some of them saved up, so chunks of a slow tool are not held back: it sleeps until its
+//! tool or its shard wakes it. A source that finds more at a time looks again by itself after the
+//! linger, so that a fast tool rings no bell and its records are larger. A look that fills a record
+//! is followed by the next one at once.
 //!
 //! If the chunks of an execution are given when they are durable, the source reads what its shard
 //! has shown it. The shard sends the end of such an execution, too.
@@ -27,6 +27,8 @@ use crate::shard::journal::{EndedDetails, LogNews};
 use crate::shard::{Chunk, Delivery, Ended, Reported, Subscriber};
 use crate::stream::{DetachReason, EndState, GapReason, Kind, KindTotals, Kinds, Outcome, Totals};
 
+/// Payload bytes of a look below which its tool counts as slow.
+const LITTLE_BYTES: u64 = 4 << 10;
 /// Payload bytes after which a look does not wait for more.
 const PLENTY_BYTES: u64 = limits::CLUSTER_RECORD_BYTES as u64 / 2;
 
@@ -99,9 +101,9 @@ enum Next {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
     Nothing,
-    /// One delivery.
+    /// Everything that there was, and that is not much.
     Little,
-    /// Everything that there was.
+    /// Everything that there was. A record with more of it costs less for each chunk.
     Much,
     /// Everything that there was, and a record is full of it.
     Plenty,
@@ -225,9 +227,9 @@ impl Source {
         };
         self.next = match found {
             Found::Nothing | Found::Little if reading.subscriber.rest() => Next::Woken(again_at),
-            Found::Much if again_at <= now && reading.subscriber.rest() => Next::Woken(now),
+            Found::Nothing | Found::Little => Next::At(again_at),
             // It looks again by itself: nobody has to wake it.
-            Found::Nothing | Found::Little | Found::Much => Next::At(again_at),
+            Found::Much => Next::At(again_at.max(now + linger)),
             // It has fallen behind. A record more costs no more for each chunk.
             Found::Plenty if reading.subscriber.rest() => Next::Woken(now),
             Found::Plenty | Found::More => Next::At(now),
@@ -260,7 +262,9 @@ impl Reading {
                     return Found::Plenty;
                 }
                 None if count == 0 => return Found::Nothing,
-                None if count == 1 => return Found::Little,
+                None if mirror.position().all.bytes - before < LITTLE_BYTES => {
+                    return Found::Little;
+                }
                 None => return Found::Much,
                 Some(Delivery::End(ended)) => {
                     let (details, published) = (details_of(&ended), ended.end.published);

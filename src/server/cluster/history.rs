@@ -1,8 +1,8 @@
 //! Chunks of replicas for those who come late: the questions that a disk would answer otherwise.
 //!
-//! The thread of the node reads the log for each subscriber, from its next chunk on. A part of it
-//! waits here. The subscriber takes that run by run, and the next part is read when all of it was
-//! taken. A gap in the log comes with its counts, and is told as it is.
+//! The thread of the node reads the log for each subscriber, from its next chunk on. Parts of it
+//! wait here. The subscriber takes them run by run, and more is read while little waits. A gap in
+//! the log comes with its counts, and is told as it is.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -34,13 +34,22 @@ pub(super) struct Reader {
     pieces: VecDeque<Rc<Piece>>,
     /// Bytes of these pieces.
     pieces_bytes: usize,
-    /// True if the next part was asked for.
-    is_asked: bool,
+    /// Number of parts that were asked for and have not come.
+    asked_count: u32,
     /// True if nothing follows.
     is_all: bool,
 }
 
 impl Reader {
+    /// True if one part more has to be asked for. It then counts as asked for.
+    fn wants_more(&mut self) -> bool {
+        let has_little = self.pieces_bytes <= limits::CLUSTER_PULL_BYTES as usize;
+        let wants_more =
+            has_little && !self.is_all && self.asked_count < limits::CLUSTER_PARTS_AHEAD;
+        self.asked_count += u32::from(wants_more);
+        wants_more
+    }
+
     /// One past the last chunk that it reads.
     fn until_seq(&self) -> u64 {
         self.until.of(Kinds::ALL).chunks + 1
@@ -97,7 +106,7 @@ fn begin<R: Reactor + 'static>(
         question: None,
         pieces: VecDeque::new(),
         pieces_bytes: 0,
-        is_asked: true,
+        asked_count: limits::CLUSTER_PARTS_AHEAD,
         is_all: false,
     };
     if let Some(before) = cluster.readers.insert(question.subscriber, reader) {
@@ -118,19 +127,16 @@ pub(super) fn on_old<R: Reactor + 'static>(
     let cluster = &mut shard.guests.cluster;
     let found = cluster.readers.iter_mut().find(|(_, reader)| reader.name == name);
     let Some((&subscriber, reader)) = found else { return }; // Its subscriber has left.
-    (reader.is_asked, reader.is_all) = (false, is_all);
+    (reader.asked_count, reader.is_all) = (reader.asked_count.saturating_sub(1), is_all);
     for piece in pieces.into_iter().filter(|piece| seqs_of(piece).1 > 0) {
         reader.pieces_bytes += piece.bytes();
         reader.pieces.push_back(Rc::new(piece));
     }
-    // One part is on its way while another is given.
-    if !is_all && reader.pieces_bytes <= limits::CLUSTER_PULL_BYTES as usize {
-        reader.is_asked = true;
+    let (wants_more, has_question) = (reader.wants_more(), reader.question.is_some());
+    if wants_more {
         cluster.send(ToCluster::ReadMore(name), now);
     }
-    let cluster = &mut shard.guests.cluster;
-    let Some(reader) = cluster.readers.get(&subscriber) else { return };
-    if reader.question.is_some() {
+    if has_question {
         cluster.to_answer.push_back(subscriber);
         shard.worked = true;
     }
@@ -176,9 +182,8 @@ fn answer_one<R: Reactor + 'static>(shard: &mut ServerShard<R>, subscriber: Subs
         reader.pieces_bytes -= piece.bytes();
         reader.pieces.pop_front();
     }
-    let has_little = reader.pieces_bytes <= limits::CLUSTER_PULL_BYTES as usize;
-    if has_little && !reader.is_all && !std::mem::replace(&mut reader.is_asked, true) {
-        let name = reader.name;
+    let (name, wants_more) = (reader.name, reader.wants_more());
+    if wants_more {
         cluster.send(ToCluster::ReadMore(name), now);
     }
     let Some(reader) = cluster.readers.get_mut(&subscriber) else { return 0 };

@@ -15,6 +15,7 @@ use super::ledger::{Execution, Ledger};
 use super::owner::Owner;
 use crate::base::{ExecutionId, Instant, Random, SharedBytes};
 use crate::cluster::follow::{Follow, Given, Landmark, Stored, Wish};
+use crate::cluster::history::History;
 use crate::cluster::mirror::Attempt;
 use crate::cluster::piece::Piece;
 use crate::cluster::record::Incarnation;
@@ -134,7 +135,7 @@ pub struct SimNode {
     link: u64,
     cut_until: Option<Instant>,
     followed: BTreeMap<usize, Follow>,
-    histories: BTreeMap<ReaderName, (usize, Follow)>,
+    histories: BTreeMap<ReaderName, (usize, History)>,
     live: BTreeMap<usize, Vec<Piece>>,
     old: BTreeMap<ReaderName, Vec<Piece>>,
     /// Messages for the shard, in order.
@@ -199,7 +200,8 @@ impl SimNode {
     pub fn deadline(&self) -> Option<Instant> {
         let event = self.queue.first_key_value().map(|((at, _), _)| *at);
         let follows = self.followed.values().filter_map(Follow::deadline);
-        let histories = self.histories.values().filter_map(|(_, follow)| follow.deadline());
+        let histories = self.histories.values();
+        let histories = histories.filter_map(|(_, history)| history.follow.deadline());
         let owners = self.owners.iter().filter_map(Owner::deadline);
         let machines = follows.chain(histories).filter(|_| self.cut_until.is_none()).chain(owners);
         machines.chain(event).chain(self.cut_until).min()
@@ -295,8 +297,8 @@ impl SimNode {
                 self.read(reader, (execution, owner), from_seq, &until);
             }
             ToCluster::ReadMore(name) => {
-                if let Some((_, follow)) = self.histories.get_mut(&name) {
-                    follow.set_room(true, now);
+                if let Some((_, history)) = self.histories.get_mut(&name) {
+                    history.add_room(now);
                 }
             }
             ToCluster::StopReading(name) => _ = self.histories.remove(&name),
@@ -317,10 +319,8 @@ impl SimNode {
         from_seq: u64,
         until: &Landmark,
     ) {
-        let (now, start) = (self.now, Landmark::start());
-        let mut follow = Follow::of_history(owner, start, until.number, now);
-        follow.set_room(false, now); // It waits for its place.
-        self.histories.insert(reader, (execution, follow));
+        let history = History::new(owner, until.number, self.now);
+        self.histories.insert(reader, (execution, history));
         let delay = self.delay();
         self.after(delay, Event::Seek { reader, execution, from_seq, until_place: until.place });
     }
@@ -333,8 +333,8 @@ impl SimNode {
                 wishes.push((Who::Follower(execution), attempt, wish));
             }
         }
-        for (&reader, (_, follow)) in &mut self.histories {
-            while let Some((attempt, wish)) = follow.poll(now) {
+        for (&reader, (_, history)) in &mut self.histories {
+            while let Some((attempt, wish)) = history.follow.poll(now) {
                 wishes.push((Who::History(reader), attempt, wish));
             }
         }
@@ -375,9 +375,8 @@ impl SimNode {
                 self.after(delay, Event::Sought(reader, Box::new(at)));
             }
             Event::Sought(reader, at) => {
-                if let Some((_, follow)) = self.histories.get_mut(&reader) {
-                    follow.move_to(*at);
-                    follow.set_room(true, self.now);
+                if let Some((_, history)) = self.histories.get_mut(&reader) {
+                    history.begin(*at, self.now);
                 }
             }
             Event::Pulled { link, .. }
@@ -408,8 +407,8 @@ impl SimNode {
                 (follow, self.live.entry(execution).or_default())
             }
             Who::History(reader) => {
-                let Some((_, follow)) = self.histories.get_mut(&reader) else { return };
-                (follow, self.old.entry(reader).or_default())
+                let Some((_, history)) = self.histories.get_mut(&reader) else { return };
+                (&mut history.follow, self.old.entry(reader).or_default())
             }
         };
         let share = |(place, message): (u64, Message)| {
@@ -442,19 +441,19 @@ impl SimNode {
             }
         }
         for (reader, pieces) in std::mem::take(&mut self.old) {
-            let Some((_, follow)) = self.histories.get_mut(&reader) else { continue };
+            let Some((_, history)) = self.histories.get_mut(&reader) else { continue };
             if pieces.is_empty() {
                 continue;
             }
-            let is_all = follow.has_all();
-            follow.set_room(false, self.now);
+            let is_all = history.follow.has_all();
+            history.take_room(self.now);
             ledger.count("old parts", 1);
             self.outbox.push_back(FromCluster::Old { reader, pieces, is_all });
             if is_all {
                 self.histories.remove(&reader);
             }
         }
-        let exhausted = self.histories.extract_if(.., |_, (_, follow)| follow.has_all());
+        let exhausted = self.histories.extract_if(.., |_, (_, history)| history.follow.has_all());
         for (reader, _) in exhausted {
             let (pieces, is_all) = (Vec::new(), true);
             self.outbox.push_back(FromCluster::Old { reader, pieces, is_all });
