@@ -4,6 +4,7 @@
 //! somebody would write with the client library of NATS: `floor.rs`. It uses the same stores.
 //! Programs that users write with a log and a web server are in `bench/peers`.
 
+mod fanout;
 mod floor;
 mod nats;
 mod ours;
@@ -14,14 +15,17 @@ use std::time::Duration;
 use serde_json::json;
 use streamdoor::limits::CLUSTER_LINGER;
 
-use crate::common::cluster::{LOAD_HELP, Load};
+use crate::common::cluster::{FANOUT, LOAD_HELP, Load};
 use crate::common::params::number;
 use crate::common::{Failure, print};
 
 /// The same nodes as those of `streamdoor`.
 const EVENTS: &str = "streamdoor-events";
 const IMPLEMENTATIONS: &[&str] = &["streamdoor", EVENTS, "alone", "floor"];
-const WORKS: &[&str] = &["live", "local", "catch-up"];
+const WORKS: &[&str] = &["live", "local", "catch-up", FANOUT];
+
+/// Clients of one node.
+const READERS_MAX: u32 = 1_000;
 
 const HELP: &str = "\
 bench cluster: measure a client of one node that follows an execution of another
@@ -31,7 +35,7 @@ Usage: bench cluster [options]
   --impl NAME         streamdoor: two nodes, and a client of server-sent events, for catch-up of the
                       bare output (the default)
                       streamdoor-events: the same, for catch-up: its client reads events there, too
-                      alone: a server without a cluster, for local
+                      alone: a server without a cluster, for local and fan-out
                       floor: a publisher with a condition for each record, as a mirror is one. For
                       live: a subscriber that passes each one on over TCP. For catch-up: a reader of
                       batches
@@ -39,14 +43,19 @@ Usage: bench cluster [options]
                       (the default)
                       local: the same for a client of the node itself
                       catch-up: fill a log as fast as it goes, and read it once from its beginning
+                      fan-out: the processor time of three nodes, or of the server that is alone,
+                      for each event that they send to the clients of each
   --nats PROGRAM      the server of NATS (nats-server on the PATH)
-  --linger-us N       the pause of the mirror between two looks, in microseconds (500)
+  --linger-us N       the average time between two looks of the mirror, in microseconds (500)
+  --readers N         fan-out: the clients of each node (100)
 ";
 
 /// One run.
 pub struct Params {
     load: Load,
     linger: Duration,
+    /// The clients of each node.
+    readers: u32,
 }
 
 /// Runs `bench cluster` with the arguments after these words.
@@ -67,24 +76,30 @@ pub fn command(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Fail
         ("floor", _) => floor::catch_up(&server, load),
         (_, "live") => ours::live(&server, &params),
         (_, "local") => ours::local(&server, &params),
+        (_, FANOUT) => fanout::fanout(&server, &params),
         _ => ours::catch_up(&server, &params),
     }?;
     load.write_files(&found)?;
     let linger = ("linger_us", json!(params.linger.as_micros() as u64));
-    print(&load.report(&found, &[linger]));
+    let readers = ("readers", json!(params.readers));
+    print(&load.report(&found, &[linger, readers]));
     Ok(())
 }
 
 impl Params {
     fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Option<Params>, Failure> {
-        let mut linger = CLUSTER_LINGER;
+        let (mut linger, mut readers) = (CLUSTER_LINGER, 100);
         let load = Load::parse((IMPLEMENTATIONS, WORKS), arguments, |name, parser| {
-            if name == "linger-us" {
-                linger = Duration::from_micros(number(parser, "--linger-us", 100, 1_000_000)?);
+            match name {
+                "linger-us" => {
+                    linger = Duration::from_micros(number(parser, "--linger-us", 100, 1_000_000)?);
+                }
+                "readers" => readers = number(parser, "--readers", 1, READERS_MAX)?,
+                _ => return Ok(false),
             }
-            Ok(name == "linger-us")
+            Ok(true)
         })?;
-        Ok(load.map(|load| Params { load, linger }))
+        Ok(load.map(|load| Params { load, linger, readers }))
     }
 
     /// Refuses what nobody does.
@@ -92,8 +107,8 @@ impl Params {
         let Load { implementation, work, .. } = self.load;
         let does = match implementation {
             EVENTS => work == "catch-up",
-            "alone" => work == "local",
-            "floor" => work != "local",
+            "alone" => work == "local" || work == FANOUT,
+            "floor" => work == "live" || work == "catch-up",
             _ => true,
         };
         let text = || format!("--impl {implementation} does no {work}");

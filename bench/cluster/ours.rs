@@ -23,19 +23,19 @@ use crate::common::machine::now_ns;
 use crate::common::source::Arrivals;
 
 /// The text of an event before a payload.
-const MARK: &[u8] = b"\"data\":\"";
+pub const MARK: &[u8] = b"\"data\":\"";
 const LEASE: Duration = Duration::from_secs(6);
 const JOIN_MAX: Duration = Duration::from_secs(10);
 
 /// A node: a server, and its connection to NATS. It keeps its executions in a directory.
-struct OurNode {
+pub struct OurNode {
     server: Server,
     /// `None`: the server is alone.
     node: Option<Node>,
 }
 
 /// The directory of the journals.
-struct Folder(std::path::PathBuf);
+pub struct Folder(std::path::PathBuf);
 
 impl Drop for Folder {
     fn drop(&mut self) {
@@ -125,7 +125,7 @@ impl OurNode {
     }
 
     /// Sends a request, and returns the connection.
-    fn get(&self, path: &str) -> Result<TcpStream, Failure> {
+    pub fn get(&self, path: &str) -> Result<TcpStream, Failure> {
         let mut socket = TcpStream::connect(self.address()).map_err(failed)?;
         let head = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
         socket.write_all(head.as_bytes()).map_err(failed)?;
@@ -133,16 +133,28 @@ impl OurNode {
     }
 }
 
-fn two_nodes(nats: &NatsServer, params: &Params) -> Result<(OurNode, OurNode, Folder), Failure> {
-    let folder = two_folders()?;
-    let node = |name| start(nats, name, &folder, params.linger);
-    Ok((node("a")?, node("b")?, folder))
+/// Starts nodes with these names, or a server that is alone.
+///
+/// # Errors
+/// [`Failure::Failed`].
+pub fn nodes(
+    nats: &NatsServer,
+    params: &Params,
+    names: &[&str],
+) -> Result<(Vec<OurNode>, Folder), Failure> {
+    let folder = folders(names)?;
+    let node = |name: &&str| match params.load.implementation {
+        "alone" => Ok(OurNode { server: start_server(name, &folder, None)?, node: None }),
+        _ => start(nats, name, &folder, params.linger),
+    };
+    let all = names.iter().map(node).collect::<Result<_, Failure>>()?;
+    Ok((all, folder))
 }
 
-fn two_folders() -> Result<Folder, Failure> {
+fn folders(names: &[&str]) -> Result<Folder, Failure> {
     let name = format!("streamdoor-bench-nodes-{}", std::process::id());
     let folder = Folder(std::env::temp_dir().join(name));
-    for node in ["a", "b"] {
+    for node in names {
         // A journal belongs to its owner only.
         let mut directory = std::fs::DirBuilder::new();
         directory.recursive(true).mode(0o700).create(folder.0.join(node)).map_err(failed)?;
@@ -155,9 +167,9 @@ fn two_folders() -> Result<Folder, Failure> {
 /// # Errors
 /// [`Failure::Failed`].
 pub fn live(nats: &NatsServer, params: &Params) -> Result<Found, Failure> {
-    let (owner, other, _folder) = two_nodes(nats, params)?;
-    let found = follow(&owner, &other, &params.load)?;
-    end([owner, other]);
+    let (both, _folder) = nodes(nats, params, &["a", "b"])?;
+    let found = follow(&both[0], &both[1], &params.load)?;
+    end(both);
     Ok(found)
 }
 
@@ -167,17 +179,23 @@ pub fn live(nats: &NatsServer, params: &Params) -> Result<Found, Failure> {
 /// # Errors
 /// [`Failure::Failed`].
 pub fn local(nats: &NatsServer, params: &Params) -> Result<Found, Failure> {
-    let folder = two_folders()?;
-    let owner = match params.load.implementation {
-        "alone" => OurNode { server: start_server("a", &folder, None)?, node: None },
-        _ => start(nats, "a", &folder, params.linger)?,
-    };
-    let found = follow(&owner, &owner, &params.load)?;
-    end([owner]);
+    let (owner, _folder) = nodes(nats, params, &["a"])?;
+    let found = follow(&owner[0], &owner[0], &params.load)?;
+    end(owner);
     Ok(found)
 }
 
 fn follow(owner: &OurNode, other: &OurNode, load: &Load) -> Result<Found, Failure> {
+    let id = execute_paced(owner, load)?;
+    let socket = other.get(&format!("/v1/executions/{id}/events"))?;
+    sample(socket, MARK, load.chunks())
+}
+
+/// Starts the tool that publishes at planned times. Returns the id.
+///
+/// # Errors
+/// [`Failure::Failed`].
+pub fn execute_paced(owner: &OurNode, load: &Load) -> Result<String, Failure> {
     let (warmup, counted) = load.chunks();
     let arguments = json!({
         "rate": load.rate,
@@ -186,9 +204,7 @@ fn follow(owner: &OurNode, other: &OurNode, load: &Load) -> Result<Found, Failur
         "chunks": warmup + counted,
         "origin_ns": now_ns() + 300_000_000,
     });
-    let id = owner.execute("paced", arguments)?;
-    let socket = other.get(&format!("/v1/executions/{id}/events"))?;
-    sample(socket, MARK, (warmup, counted))
+    owner.execute("paced", arguments)
 }
 
 /// Measures a client that reads an execution of the other node from its beginning.
@@ -196,7 +212,8 @@ fn follow(owner: &OurNode, other: &OurNode, load: &Load) -> Result<Found, Failur
 /// # Errors
 /// [`Failure::Failed`].
 pub fn catch_up(nats: &NatsServer, params: &Params) -> Result<Found, Failure> {
-    let (owner, other, _folder) = two_nodes(nats, params)?;
+    let (both, _folder) = nodes(nats, params, &["a", "b"])?;
+    let (owner, other) = (&both[0], &both[1]);
     let Load { size_bytes, .. } = params.load;
     let chunks = params.load.log_chunks();
     let filled_ns = now_ns();
@@ -210,7 +227,7 @@ pub fn catch_up(nats: &NatsServer, params: &Params) -> Result<Found, Failure> {
     if params.load.implementation == EVENTS {
         let socket = other.get(&format!("/v1/executions/{id}/events"))?;
         let found = read_log(socket, MARK, &params.load, begun)?;
-        end([owner, other]);
+        end(both);
         return Ok(Found { written_ns, ..found });
     }
     let mut socket = other.get(&format!("/v1/executions/{id}/output"))?;
@@ -223,7 +240,7 @@ pub fn catch_up(nats: &NatsServer, params: &Params) -> Result<Found, Failure> {
         }
     }
     let elapsed_ns = now_ns() - begun;
-    end([owner, other]);
+    end(both);
     let expected = (chunks * size_bytes) as u64;
     match bytes >= expected {
         true => Ok(Found { bytes: expected, elapsed_ns, written_ns, ..Found::default() }),
@@ -231,7 +248,8 @@ pub fn catch_up(nats: &NatsServer, params: &Params) -> Result<Found, Failure> {
     }
 }
 
-fn end<const N: usize>(nodes: [OurNode; N]) {
+/// Ends nodes.
+pub fn end(nodes: Vec<OurNode>) {
     for OurNode { server, node } in nodes {
         server.drain(Duration::from_secs(1));
         drop(node);

@@ -19,6 +19,8 @@ use super::pressure::Pressure;
 use super::report::{histogram_of, latency_json, latency_text};
 use super::{Failure, files};
 
+/// The work of a load that counts processor time.
+pub const FANOUT: &str = "fan-out";
 const RATE_MAX: u32 = 100_000;
 const SIZE_BYTES_MAX: usize = 32 << 10;
 const MIB_MAX: u64 = 256;
@@ -40,7 +42,7 @@ pub const LOAD_HELP: &str = "  --seed N            the seed of arrivals (1)
 pub struct Load {
     /// The implementation.
     pub implementation: &'static str,
-    /// `live`, `local` or `catch-up`.
+    /// `live`, `local`, `catch-up` or `fan-out`.
     pub work: &'static str,
     /// The server of NATS.
     pub nats: PathBuf,
@@ -74,6 +76,10 @@ pub struct Found {
     pub elapsed_ns: u64,
     /// See `bytes`.
     pub written_ns: u64,
+    /// fan-out: the events that clients were sent, and the processor time of the servers.
+    pub deliveries: u64,
+    /// See `deliveries`.
+    pub cpu_ns: u64,
 }
 
 impl Load {
@@ -142,7 +148,7 @@ impl Load {
     }
 
     fn is_timed(&self) -> bool {
-        self.work != "catch-up"
+        self.work != "catch-up" && self.work != FANOUT
     }
 
     /// Writes `cluster-<impl>-<work>-<size>x<rate>` as `.hgrm` and `.hlog`, if it has latencies.
@@ -171,11 +177,13 @@ impl Load {
         let pressure = Pressure::now(None);
         let rate_of = |time_ns: u64| found.bytes as f64 * 1e3 / time_ns.max(1) as f64;
         let (mb_per_s, written) = (rate_of(found.elapsed_ns), rate_of(found.written_ns));
+        let each_ns = found.cpu_ns as f64 / found.deliveries.max(1) as f64;
         if !self.json {
             let head = format!("machine     {}\n", describe());
-            let result = match self.is_timed() {
-                true => latency_text(&histogram),
-                false => format!(
+            let result = match self.work {
+                FANOUT => format!("{:<12}{each_ns:>12.0} ns each\n", "processor"),
+                _ if self.is_timed() => latency_text(&histogram),
+                _ => format!(
                     "{:<12}{written:>12.1} MB/s\n{:<12}{mb_per_s:>12.1} MB/s\n",
                     "written", "read"
                 ),
@@ -193,9 +201,13 @@ impl Load {
         line.insert("warmup_s".into(), json!(self.warmup.as_secs_f64()));
         line.extend(more.iter().map(|(name, value)| ((*name).into(), value.clone())));
         line.insert("seed".into(), json!(self.seed));
-        match self.is_timed() {
-            true => line.extend(latency_json(&histogram)),
-            false => {
+        match self.work {
+            FANOUT => {
+                line.insert("deliveries".into(), json!(found.deliveries));
+                line.insert("cpu_ns".into(), json!(each_ns.round()));
+            }
+            _ if self.is_timed() => line.extend(latency_json(&histogram)),
+            _ => {
                 line.insert("written_mb_per_s".into(), json!(written.round()));
                 line.insert("mb_per_s".into(), json!(mb_per_s.round()));
             }

@@ -81,6 +81,25 @@ pub fn cpu_seconds() -> f64 {
     seconds(usage.ru_utime) + seconds(usage.ru_stime)
 }
 
+/// Returns the processor time of the threads of this process with these names, in nanoseconds.
+///
+/// # Errors
+/// [`Failure::Failed`] if the kernel does not say it.
+pub fn cpu_ns_of_threads(names: &[&str]) -> Result<u64, Failure> {
+    let failed = |error: std::io::Error| Failure::Failed(format!("/proc/self/task: {error}"));
+    let mut all_ns = 0;
+    for thread in std::fs::read_dir("/proc/self/task").map_err(failed)? {
+        let thread = thread.map_err(failed)?.path();
+        // A thread may end meanwhile.
+        let Ok(name) = std::fs::read_to_string(thread.join("comm")) else { continue };
+        if names.contains(&name.trim_end()) {
+            let about = std::fs::read_to_string(thread.join("schedstat")).unwrap_or_default();
+            all_ns += about.split(' ').next().and_then(|ns| ns.parse().ok()).unwrap_or(0);
+        }
+    }
+    Ok(all_ns)
+}
+
 /// Returns the peak memory of a process of this user, or 0 if the kernel does not report it.
 /// `ru_maxrss` would not do, because it begins with the value of the parent.
 pub fn peak_memory_kib(pid: u32) -> u64 {
