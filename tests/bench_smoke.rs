@@ -582,6 +582,8 @@ fn cluster_gives_help_refuses_other_words_and_says_that_a_program_is_missing() {
         "--size 15",
         "--rate 0",
         "--linger-us 99",
+        "--impl floor --work fan-out",
+        "--readers 0",
         "more",
     ] {
         let output = bench(&format!("cluster {words}"));
