@@ -420,10 +420,10 @@ mod tests {
             now = at;
         }
         // One for each linger is never held back. A pause saves up no more than before.
-        now = now + linger * 1_000;
+        now += linger * 1_000;
         for _ in 0..100 {
             assert_eq!(pace.count(linger, now), now);
-            now = now + linger;
+            now += linger;
         }
         for _ in 0..limits::CLUSTER_LOOKS_SAVED {
             assert_eq!(pace.count(linger, now), now);
