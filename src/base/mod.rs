@@ -3,9 +3,9 @@
 //!
 //! `guard` calls foreign code; `time` holds instants and durations as plain numbers. `id`
 //! holds the ids that callers see; [`plain`] makes foreign text harmless. `pool` holds fixed
-//! tables with generations, and `table` plain ones. `page_buffer` has the buffers for disks,
-//! `shared_bytes` those that several owners share, `principal` the names of callers, [`planted`] the bugs for the simulator, and `random` a seeded
-//! generator.
+//! tables with generations, and `table` plain ones. `page_buffer` has the buffers for disks, and
+//! `shared_bytes` those of several owners. `principal` has the names of callers, [`planted`] the
+//! bugs for the simulator, and `random` a seeded generator.
 
 pub(crate) mod guard;
 pub(crate) mod id;

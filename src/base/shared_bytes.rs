@@ -1,4 +1,4 @@
-//! Bytes that several owners share, whoever has allocated them.
+//! Bytes that several owners share.
 
 use std::fmt;
 use std::ops::Deref;

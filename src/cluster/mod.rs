@@ -13,7 +13,8 @@
 //!
 //! - [`record`]: the bytes of a record.
 //! - [`mirror`]: the owner's way into the log. [`follow`]: the readers' way out of it.
-//! - [`history`]: readers of old records. [`seek`]: the places of a log from which somebody can read on.
+//! - [`history`]: readers of old records. [`seek`]: the places of a log from which somebody can
+//!   read on.
 //! - [`piece`]: parts of a log on their way to another thread.
 //! - [`member`]: leases. [`closer`]: the end of an execution whose node was lost.
 //! - [`directory`]: what every node knows about an execution. [`claim`]: the node of a path.

@@ -1,9 +1,9 @@
 //! The source of a mirror: reads the ring of an execution of this node into its mirror.
 //!
 //! The linger bounds the number of records: one for each linger, on average. A source that was
-//! quiet has some of them saved up, so chunks of a slow tool are not held back: it sleeps until its
-//! tool or its shard wakes it. A source that finds more at a time looks again by itself after the
-//! linger, so that a fast tool rings no bell and its records are larger. A look that fills a record
+//! quiet has some of them saved up. It sleeps until its tool or its shard wakes it, and chunks of a
+//! slow tool are not held back. A source that finds more at a time looks again by itself, after the
+//! linger. A fast tool thus rings no bell, and its records are larger. A look that fills a record
 //! is followed by the next one at once.
 //!
 //! If the chunks of an execution are given when they are durable, the source reads what its shard

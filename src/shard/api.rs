@@ -265,8 +265,8 @@ impl<R: Reactor + 'static, O: Outlet<R>> Shard<R, O> {
         self.subscribe_elsewhere(id, spec, reactor)
     }
 
-    /// Lets the thread of the tool wake this subscriber by itself, if it sleeps in this reactor. Only
-    /// the first one of an execution can have that.
+    /// Lets the thread of the tool wake this subscriber by itself, if it sleeps in this reactor.
+    /// Only the first one of an execution can have that.
     #[allow(dead_code, reason = "only guests with a log use it")]
     pub(crate) fn wake_promptly(&mut self, subscriber: &Subscriber, reactor: Waker) {
         let run = self.run_of(subscriber.execution());
