@@ -1,5 +1,5 @@
-//! One execution, and the clients of three nodes or of a server that is alone. It counts the
-//! processor time of the servers for each event that they send.
+//! The work `fan-out`: one execution, and the clients of three nodes or of a server that is alone.
+//! The result is the processor time of the servers for each event that they send.
 //!
 //! One thread reads for all clients. Its time does not count, and neither does that of NATS.
 

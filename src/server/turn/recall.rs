@@ -106,18 +106,23 @@ pub(in crate::server) fn settle<R: Reactor + 'static>(shard: &mut ServerShard<R>
 }
 
 fn settle_call<R: Reactor + 'static>(shard: &mut ServerShard<R>, id: ConnectionId) {
+    let is_waiting = shard.guests.hub.connection(id).is_some_and(|connection| {
+        matches!(connection.doing, Doing::Recalling(_)) // Else it is gone, or its time was up.
+    });
+    if !is_waiting {
+        return;
+    }
     let principal = hub::principal_of(shard, id);
-    let connection = shard.guests.hub.connection(id);
-    let Some(Doing::Recalling(call)) = connection.map(|connection| &connection.doing) else {
-        return; // The connection is gone, or its time was up.
-    };
-    let call = call.clone();
+    // Its body can be long: it is not copied in each turn.
+    let connection = shard.guests.hub.connection(id).expect("it was just there");
+    let doing = std::mem::replace(&mut connection.doing, Doing::Requests);
+    let Doing::Recalling(call) = doing else { unreachable!("it was just looked at") };
     let recalled = recall_for(shard, id, &call, principal);
+    let hub = &mut shard.guests.hub;
     if recalled == Recall::Soon {
+        hub.connection(id).expect("it was just there").doing = Doing::Recalling(call);
         return shard.guests.recalls.waiting.push(Waiting::Call(id));
     }
-    let hub = &mut shard.guests.hub;
-    hub.connection(id).expect("it was just there").doing = Doing::Requests;
     hub.set_timer(id, None);
     match recalled {
         Recall::Later => refuse(shard, id, &call),
