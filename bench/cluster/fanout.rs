@@ -39,14 +39,14 @@ pub fn fanout(nats: &NatsServer, params: &Params) -> Result<Found, Failure> {
     let mut clients = Vec::new();
     for node in &all {
         for _ in 0..params.readers {
-            let socket = node.get(&format!("/v1/executions/{id}/events"))?;
+            let socket = node.get(&format!("/v1/executions/{id}/events?policy=replay"))?;
             socket.set_nonblocking(true).map_err(failed)?;
             clients.push(Client { socket, stamps: Stamps::behind(MARK), seen: 0 });
         }
     }
     let mut before = None;
     while clients.iter().any(|client| client.seen < warmup + counted) {
-        for client in &mut clients {
+        for client in clients.iter_mut().filter(|client| client.seen < warmup + counted) {
             client.read()?;
         }
         if before.is_none() && clients.iter().all(|client| client.seen >= warmup) {
@@ -72,7 +72,7 @@ impl Client {
         let mut buffer = [0; 16 << 10];
         loop {
             match self.socket.read(&mut buffer) {
-                Ok(0) => return Ok(()), // The loop counts what has come.
+                Ok(0) => return Err(failed(format!("a client was given {} chunks", self.seen))),
                 Ok(count) => {
                     let seen = &mut self.seen;
                     self.stamps.read(&buffer[..count], |_| *seen += 1);

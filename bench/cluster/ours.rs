@@ -24,6 +24,7 @@ use crate::common::source::Arrivals;
 
 /// The text of an event before a payload.
 pub const MARK: &[u8] = b"\"data\":\"";
+const CONNECTIONS_MAX: usize = 1_100;
 const LEASE: Duration = Duration::from_secs(6);
 const JOIN_MAX: Duration = Duration::from_secs(10);
 
@@ -78,7 +79,7 @@ fn start_server(name: &str, folder: &Folder, new: Option<&NewNode>) -> Result<Se
     shard.guests.cluster = new.map(NewNode::line);
     shard.journal = Some(JournalConfig::at(folder.0.join(name)));
     let listen = vec!["127.0.0.1:0".parse::<ListenAddress>().map_err(failed)?];
-    let config = ServerConfig { shards: vec![shard], listen, connections_max: 100 };
+    let config = ServerConfig { shards: vec![shard], listen, connections_max: CONNECTIONS_MAX };
     Server::start(config, Arc::new(set_up)).map_err(failed)
 }
 
