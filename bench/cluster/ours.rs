@@ -24,7 +24,7 @@ use crate::common::source::Arrivals;
 
 /// The text of an event before a payload.
 pub const MARK: &[u8] = b"\"data\":\"";
-const CONNECTIONS_MAX: usize = 1_100;
+const CONNECTIONS_MAX: u32 = 1_100;
 const LEASE: Duration = Duration::from_secs(6);
 const JOIN_MAX: Duration = Duration::from_secs(10);
 
