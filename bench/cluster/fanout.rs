@@ -47,7 +47,7 @@ pub fn fanout(nats: &NatsServer, params: &Params) -> Result<Found, Failure> {
     let mut before = None;
     while clients.iter().any(|client| client.seen < warmup + counted) {
         for client in clients.iter_mut().filter(|client| client.seen < warmup + counted) {
-            client.read()?;
+            client.read(warmup + counted)?;
         }
         if before.is_none() && clients.iter().all(|client| client.seen >= warmup) {
             let given: u64 = clients.iter().map(|client| client.seen).sum();
@@ -67,11 +67,12 @@ pub fn fanout(nats: &NatsServer, params: &Params) -> Result<Found, Failure> {
 }
 
 impl Client {
-    /// Reads what has come.
-    fn read(&mut self) -> Result<(), Failure> {
+    /// Reads what has come of so many chunks.
+    fn read(&mut self, chunks: u64) -> Result<(), Failure> {
         let mut buffer = [0; 16 << 10];
         loop {
             match self.socket.read(&mut buffer) {
+                Ok(0) if self.seen == chunks => return Ok(()),
                 Ok(0) => return Err(failed(format!("a client was given {} chunks", self.seen))),
                 Ok(count) => {
                     let seen = &mut self.seen;
