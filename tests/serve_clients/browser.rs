@@ -74,7 +74,7 @@ fn follow(name: &str, query: &str, chunk_bytes: u64) -> Option<(Sum, Sum)> {
     assert_eq!((&end["event"], &end["state"]), (&json!("end"), &json!("completed")));
     let id = this.rsplit_once('/').unwrap().1;
     let bytes = CHUNKS * chunk_bytes;
-    assert_eq!(end["id"], format!("{id}:{}:{bytes}", CHUNKS + 1));
+    assert_eq!(end["id"], format!("{id}:{CHUNKS}:{bytes}:end"));
     server.stop();
     Some((given, missed))
 }
