@@ -78,7 +78,7 @@ fn a_mistyped_word_is_told_with_the_nearest_one() {
         (&["doctor", "--node", "a"], "--node: --cluster is not given"),
         (&["cluster"], "no server is given: --cluster nats://HOST:PORT"),
         (&["cluster", "--clustr", "x"], "unknown option --clustr; did you mean --cluster?"),
-        (&["cluster", "inti"], "must be status or init; did you mean init?"),
+        (&["cluster", "inti"], "must be status, init or forget; did you mean init?"),
         (&["cluster", "init", "--cluster", "x"], "--max-bytes is not given"),
         (&["cluster", "init", "--max-bytes", "8G"], "--max-bytes: must be 1048576 to"),
         (&["cluster", "init", "--replicas", "2"], "--replicas 2: must be 1, 3 or 5"),
