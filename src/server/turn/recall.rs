@@ -144,6 +144,7 @@ pub(in crate::server) fn give_up<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
 ) {
+    let _ = cluster::take_holder(shard, id); // A late answer is for no other request.
     let connection = shard.guests.hub.connection(id).expect("the caller found it");
     if let Doing::Recalling(call) = &connection.doing {
         let call = call.clone();
