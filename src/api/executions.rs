@@ -68,12 +68,16 @@ documents! {
         next: Option<String>,
         /// The shards that have died. Their executions are missing in the list.
         dead_shards: Option<Vec<u8>>,
+        /// The nodes that have not answered in time. Their executions are missing in the list.
+        missing_nodes: Option<Vec<String>>,
     }
 
     /// A short description of an execution.
     struct Summary: "Summary" {
         /// The id of the execution.
         execution: ExecutionId,
+        /// The node that runs the tool. It is absent if only this server was asked.
+        node: Option<String>,
         /// The name of the tool.
         tool: String,
         /// The state of the execution.
@@ -82,7 +86,7 @@ documents! {
         chunks: u64,
         /// Number of their bytes.
         bytes: u64,
-        /// Number of subscribers.
+        /// Number of subscribers on that node.
         subscribers: u64,
         /// The age of the execution, in milliseconds.
         age_ms: u64,

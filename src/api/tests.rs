@@ -164,7 +164,7 @@ fn a_member_that_an_answer_lacks_is_named() {
         "progress": 1, "total": 2, "percentage": 50, "message": "m", "context": {},
     });
     let summary = json!({
-        "execution": id, "tool": "t", "state": "running", "chunks": 1, "bytes": 2,
+        "execution": id, "node": "n", "tool": "t", "state": "running", "chunks": 1, "bytes": 2,
         "subscribers": 3, "age_ms": 4, "created_at": "c", "ended_at": "e",
     });
     let ended = json!({
@@ -181,7 +181,9 @@ fn a_member_that_an_answer_lacks_is_named() {
     assert_is_strict::<Links>(&links);
     assert_is_strict::<StateOf>(&json!({"execution": id, "state": "running"}));
     assert_is_strict::<Executions>(
-        &json!({"executions": [summary], "next": "n", "dead_shards": [1]}),
+        &json!({
+            "executions": [summary], "next": "n", "dead_shards": [1], "missing_nodes": ["c"],
+        }),
     );
     assert_is_strict::<Summary>(&summary);
     assert_is_strict::<Ended<'_>>(&ended);

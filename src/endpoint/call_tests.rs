@@ -8,7 +8,7 @@ use smallvec::{SmallVec, smallvec};
 use super::exchange::{called, get, post, with};
 use super::*;
 use crate::base::{ExecutionId, Handle, ProgressToken, SubscriberId};
-use crate::endpoint::McpAction;
+use crate::endpoint::{ListScope, McpAction};
 use crate::engine::{Coalesce, From, Hold, OnStall, ProgressSource, Start, Timeouts};
 use crate::limits;
 use crate::mcp::Ask;
@@ -451,8 +451,19 @@ fn a_list_is_filtered_and_continued() {
         state: Some(ExecutionState::Ended(Outcome::TimedOut)),
         limit: 7,
         after: Some(ListPlace { created_us, execution: id(3) }),
+        scope: ListScope::Server,
     };
-    assert_eq!(called(&get(&format!("/v1/executions{query}"))), ApiCall::Executions(ask.into()));
+    let called = |query: &str| called(&get(&format!("/v1/executions{query}")));
+    assert_eq!(called(&query), ApiCall::Executions(ask.clone().into()));
+    assert_eq!(called(&format!("{query}&scope=server")), ApiCall::Executions(ask.clone().into()));
+    let of_all = ListAsk { scope: ListScope::Cluster, ..ask };
+    assert_eq!(called(&format!("{query}&scope=cluster")), ApiCall::Executions(of_all.into()));
+    let of_all = ListAsk {
+        limit: crate::limits::CLUSTER_LISTED_MAX,
+        scope: ListScope::Cluster,
+        ..ListAsk::default()
+    };
+    assert_eq!(called("?scope=cluster"), ApiCall::Executions(of_all.into()));
 }
 
 #[test]

@@ -256,6 +256,7 @@ impl<'a> Listed<'a> {
 pub fn executions<'a>(all: impl IntoIterator<Item = Listed<'a>>, clock: Clock) -> Value {
     let one = |listed: Listed<'_>| Summary {
         execution: listed.id,
+        node: None,
         tool: listed.tool.to_owned(),
         state: listed.state,
         chunks: listed.totals.chunks,
@@ -266,12 +267,17 @@ pub fn executions<'a>(all: impl IntoIterator<Item = Listed<'a>>, clock: Clock) -
         ended_at: listed.dates.ended_us.map(rfc3339),
     };
     let executions = all.into_iter().map(one).collect();
-    spelled(&Executions { executions, next: None, dead_shards: None })
+    spelled(&Executions { executions, next: None, dead_shards: None, missing_nodes: None })
 }
 
 /// Returns a page of the executions of all shards, in the order of their creation. The lists of
-/// `dead_shards` are missing.
-pub fn listed(mut list: Vec<Value>, ask: &ListAsk, dead_shards: &[u8]) -> Value {
+/// `dead_shards` and of `missing_nodes` are missing.
+pub fn listed(
+    mut list: Vec<Value>,
+    ask: &ListAsk,
+    dead_shards: &[u8],
+    missing_nodes: &[Box<str>],
+) -> Value {
     let place = |item: &Value| {
         let text = |name: &str| item[name].as_str().expect("a shard spells it");
         ListPlace {
@@ -286,6 +292,9 @@ pub fn listed(mut list: Vec<Value>, ask: &ListAsk, dead_shards: &[u8]) -> Value 
     let mut document = gathered("executions".to_owned(), list, dead_shards);
     if let Some(next) = next {
         document["next"] = next.into();
+    }
+    if !missing_nodes.is_empty() {
+        document["missing_nodes"] = missing_nodes.iter().map(|node| &**node).collect();
     }
     document
 }
@@ -338,7 +347,10 @@ pub fn all_progress<'a>(all: impl IntoIterator<Item = Advance<'a>>) -> Value {
 pub fn gathered(name: String, list: Vec<Value>, dead_shards: &[u8]) -> Value {
     let dead_shards = (!dead_shards.is_empty()).then(|| dead_shards.to_vec());
     let mut document = match &*name {
-        "executions" => spelled(&Executions { executions: Vec::new(), next: None, dead_shards }),
+        "executions" => {
+            let (next, missing_nodes) = (None, None);
+            spelled(&Executions { executions: Vec::new(), next, dead_shards, missing_nodes })
+        }
         "progress" => spelled(&AllProgress { progress: Vec::new(), dead_shards }),
         _ => unreachable!("no other list goes to all shards"),
     };

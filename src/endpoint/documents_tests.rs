@@ -176,12 +176,12 @@ fn a_page_of_all_shards_has_the_order_of_creation_and_says_where_the_rest_begins
     let mut twins = expected[1..3].to_vec();
     twins.sort();
     let expected = [&expected[..1], &twins, &expected[3..]].concat();
-    let all = documents::listed(list.clone(), &ask(4), &[]);
+    let all = documents::listed(list.clone(), &ask(4), &[], &[]);
     assert_eq!((ids(&all), all.get("next")), (expected.clone(), None));
-    let page = documents::listed(list, &ask(3), &[7]);
+    let page = documents::listed(list, &ask(3), &[7], &["c".into()]);
     let next = format!("19700101000005000000{}", expected[2]);
     assert_eq!((ids(&page), &page["next"]), (expected[..3].to_vec(), &json!(next)));
-    assert_eq!(page["dead_shards"], json!([7]));
+    assert_eq!((&page["dead_shards"], &page["missing_nodes"]), (&json!([7]), &json!(["c"])));
 }
 
 #[test]

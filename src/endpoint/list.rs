@@ -5,6 +5,8 @@
 
 use std::fmt;
 
+use serde_json::{Value, json};
+
 use crate::base::ExecutionId;
 use crate::limits;
 use crate::stream::ExecutionState;
@@ -22,7 +24,35 @@ pub struct ListAsk {
     pub limit: u32,
     /// The place after which the list begins; `None`: the first execution.
     pub after: Option<ListPlace>,
+    /// The servers whose executions are listed.
+    pub scope: ListScope,
 }
+
+/// The servers whose executions a list has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ListScope {
+    /// The one that is asked, with the executions of others that are followed there.
+    #[default]
+    Server,
+    /// All nodes of the cluster, each with its own executions.
+    Cluster,
+}
+
+impl ListScope {
+    const ALL: [ListScope; 2] = [ListScope::Server, ListScope::Cluster];
+
+    /// Its name in requests.
+    pub fn name(self) -> &'static str {
+        SCOPE_NAMES[self as usize]
+    }
+
+    pub(super) fn named(name: &str) -> Option<ListScope> {
+        ListScope::ALL.into_iter().find(|scope| scope.name() == name)
+    }
+}
+
+/// The names of all scopes.
+pub(super) const SCOPE_NAMES: &[&str] = &["server", "cluster"];
 
 /// A place in the list. Clients get it as an opaque text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -44,11 +74,38 @@ const ID_CHARS: usize = 26;
 
 impl Default for ListAsk {
     fn default() -> ListAsk {
-        ListAsk { tool: None, state: None, limit: limits::LISTED_EXECUTIONS_MAX, after: None }
+        let limit = limits::LISTED_EXECUTIONS_MAX;
+        ListAsk { tool: None, state: None, limit, after: None, scope: ListScope::Server }
     }
 }
 
 impl ListAsk {
+    /// Returns the request as another node gets it. The reply fits into one message of NATS.
+    #[cfg_attr(not(feature = "cluster"), expect(dead_code, reason = "no server has other nodes"))]
+    pub fn to_json(&self) -> Value {
+        json!({
+            "tool": self.tool,
+            "state": self.state.map(ExecutionState::name),
+            "limit": self.limit,
+            "after": self.after.map(|place| place.to_string()),
+        })
+    }
+
+    /// Reads a request of another node; `None` if it is none.
+    #[cfg_attr(not(feature = "cluster"), expect(dead_code, reason = "no server has other nodes"))]
+    pub fn of_json(value: &Value) -> Option<ListAsk> {
+        let text = |name: &str| value[name].as_str();
+        let state = |name: &str| ExecutionState::ALL.into_iter().find(|one| one.name() == name);
+        let limit = u32::try_from(value["limit"].as_u64()?).ok()?;
+        Some(ListAsk {
+            tool: text("tool").map(Box::from),
+            state: text("state").map(|name| state(name).ok_or(())).transpose().ok()?,
+            limit: limit.clamp(1, limits::CLUSTER_LISTED_MAX),
+            after: text("after").map(|text| ListPlace::parse(text).ok_or(())).transpose().ok()?,
+            scope: ListScope::Cluster,
+        })
+    }
+
     /// True if the list has executions of this tool in this state.
     pub fn takes(&self, tool: &str, state: ExecutionState) -> bool {
         let is_tool = self.tool.as_deref().is_none_or(|name| name == tool);
@@ -111,6 +168,29 @@ mod tests {
         let cut = &text[1..];
         for wrong in ["", "x", cut, &format!("{text}0"), &text.replace('9', "x"), "\u{e4}"] {
             assert_eq!(ListPlace::parse(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_request_to_another_node_is_read_as_it_was_written_and_nothing_else_is() {
+        let after = Some(ListPlace { created_us: 7, execution: id(3) });
+        let ask = ListAsk {
+            tool: Some("t".into()),
+            state: Some(ExecutionState::Running),
+            limit: 5,
+            after,
+            scope: ListScope::Cluster,
+        };
+        assert_eq!(ListAsk::of_json(&ask.to_json()), Some(ask.clone()));
+        let plain = ListAsk { limit: 1, scope: ListScope::Cluster, ..ListAsk::default() };
+        assert_eq!(ListAsk::of_json(&plain.to_json()), Some(plain));
+        let many = ListAsk { limit: u32::MAX, ..ask.clone() };
+        let read = ListAsk::of_json(&many.to_json()).unwrap();
+        assert_eq!(read.limit, limits::CLUSTER_LISTED_MAX);
+        for (name, wrong) in [("state", json!("x")), ("after", json!("x")), ("limit", json!(-1))] {
+            let mut value = ask.to_json();
+            value[name] = wrong;
+            assert_eq!(ListAsk::of_json(&value), None, "{name}");
         }
     }
 

@@ -85,7 +85,7 @@ pub use durable::{
 pub use error::{ApiError, Elsewhere};
 pub use error_codes::{ERROR_CODES, ErrorCode};
 pub use grant::{DOOR_VERSION, GrantFault, GrantNames, ProduceGrant, ReadGrant};
-pub use list::{ListAsk, ListPlace};
+pub use list::{ListAsk, ListPlace, ListScope};
 pub use mcp::{McpAction, McpRequest, shard_of};
 pub(crate) use routes::prepare_documents;
 pub use subscriptions::{Acks, Control, ControlAction, WakeBy, Wanted};

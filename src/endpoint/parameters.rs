@@ -8,7 +8,7 @@ use crate::base::ExecutionId;
 use crate::endpoint::access::TICKET;
 use crate::endpoint::answer::JSON;
 use crate::endpoint::fields::{Field, POLICIES, Preset, Shape, policy_named};
-use crate::endpoint::list::{ListAsk, ListPlace, STATE_NAMES};
+use crate::endpoint::list::{ListAsk, ListPlace, ListScope, SCOPE_NAMES, STATE_NAMES};
 use crate::endpoint::representation::{has_etag, payload_etag};
 use crate::endpoint::{
     ApiError, DeliveryOptions, Follow, FrontOptions, MetricsFormat, OutputAsk, ProducerAt,
@@ -143,6 +143,13 @@ pub(super) const LISTED: &[Field] = &[
         Shape::Place,
         "The value of `next` in the previous reply. The list continues there.",
     ),
+    Field::new(
+        "scope",
+        Shape::Choice(SCOPE_NAMES),
+        "`cluster`: the executions of all nodes of the cluster, in parts of 250 at most. A server \
+         that is no node lists its own.",
+    )
+    .or(Preset::Text("server")),
 ];
 
 /// The parameter of requests that a ticket may admit instead of a token. Admission has checked it
@@ -318,12 +325,18 @@ impl<'a> Parameters<'a> {
                 None => return Err(invalid("after", "it must be `next` of a previous reply")),
             },
         };
-        let limit = self.number("limit")?.unwrap_or(limits::LISTED_EXECUTIONS_MAX.into());
+        let limit = self.number("limit")?.unwrap_or(limits::LISTED_EXECUTIONS_MAX.into()) as u32;
+        let scope = self.choice("scope")?.and_then(ListScope::named).unwrap_or_default();
+        let limit_max = match scope {
+            ListScope::Server => limits::LISTED_EXECUTIONS_MAX,
+            ListScope::Cluster => limits::CLUSTER_LISTED_MAX,
+        };
         Ok(ListAsk {
             tool: tool.map(Box::from),
             state: state.and_then(named),
-            limit: limit as u32,
+            limit: limit.min(limit_max),
             after,
+            scope,
         })
     }
 

@@ -69,6 +69,12 @@ pub const CLUSTER_LOOKUP_PAUSES: [Duration; 3] =
     [Duration::from_millis(20), Duration::from_millis(80), Duration::from_millis(200)];
 /// Time for which an execution that was not found is not looked up again.
 pub const CLUSTER_LOOKUP_REST: Duration = Duration::from_secs(1);
+/// Executions in one part of the list of all nodes. The part of a node fits into one message.
+pub const CLUSTER_LISTED_MAX: u32 = 250;
+/// Time for which a node waits for the lists of the others.
+pub const CLUSTER_LIST_WAIT: Duration = Duration::from_millis(1_500);
+/// Lists of other nodes that a node makes at a time.
+pub const CLUSTER_LISTS_MAX: usize = 256;
 /// Paths of streams that a shard claims at the same time when it begins.
 pub const CLUSTER_CLAIMS_AT_START: usize = 64;
 /// Time after which NATS forgets that a key was removed.

@@ -15,6 +15,7 @@ use futures_util::future::{self, Either};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
+use super::asks::{Ask, Heard};
 use super::link::{Link, LinkError, Pulled, Raw};
 use super::names::Names;
 use super::orphans::Orphan;
@@ -31,7 +32,7 @@ use crate::limits::{
     CLUSTER_RETRY_MAX,
 };
 use crate::reactor::Clock;
-use crate::server::{Holder, Located, ReaderName};
+use crate::server::{Holder, Listed, Located, ReaderName, Ticket};
 use crate::trace::Latency;
 
 /// A reader of parts of logs.
@@ -94,8 +95,10 @@ pub(super) enum News {
     Entry(Tag, Option<EntryState>),
     /// The running executions of a life of a node that is over; `None`: nobody has answered.
     Orphans(Box<str>, Option<Vec<Orphan>>),
-    /// Another node wants this execution to be cancelled.
-    Cancel(Tag),
+    /// Another node asks something.
+    Asked(Ask, Heard),
+    /// The parts of all other nodes for a list of this shard.
+    Listed(u8, Ticket, Listed),
     /// The first wish about a path was carried out.
     Claimed(Tag, Holder),
 }

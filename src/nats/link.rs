@@ -364,8 +364,8 @@ impl Link {
     ///
     /// # Errors
     /// [`LinkError`].
-    pub async fn ask_node(&self, node: &str, body: &Value) -> Result<Value, LinkError> {
-        self.ask_json(self.names.ask(node), body).await
+    pub async fn ask_node(&self, node: &str, body: Vec<u8>) -> Result<Vec<u8>, LinkError> {
+        Ok(self.ask(self.names.ask(node), None, body).await?.payload.to_vec())
     }
 
     /// Listens to what other nodes ask this one.
@@ -378,10 +378,10 @@ impl Link {
     }
 
     /// Answers what another node has asked.
-    pub async fn answer(&self, message: &Message, body: &Value) {
+    pub async fn answer(&self, message: &Message, body: Vec<u8>) {
         if let Some(reply) = &message.reply {
             // The other node asks again.
-            let _ = self.client.publish(reply.clone(), body.to_string().into()).await;
+            let _ = self.client.publish(reply.clone(), body.into()).await;
         }
     }
 

@@ -18,15 +18,18 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use async_nats::{ConnectOptions, ServerAddr};
+use serde_json::json;
 
-use super::asks::{self, CancelAsk};
+use super::asks::{self, Ask, Heard};
 use super::bell::Bell;
 use super::claims::{Asked, Claims};
 use super::driver::{Arrival, Driver, News, To, stored};
 use super::link::{Link, LinkError};
+use super::lists::{self, Lists};
 use super::mirrors::Mirrors;
 use super::names::Names;
 use super::orphans::Orphans;
+use super::seal::Seal;
 use super::source::EndGiven;
 use crate::base::{ExecutionId, Instant, SharedBytes};
 use crate::cluster::directory::Tag;
@@ -262,6 +265,8 @@ struct Run {
     followed: HashMap<Tag, (u8, ExecutionId)>,
     orphans: Orphans,
     claims: Claims,
+    seal: Seal,
+    lists: Lists,
     /// Parts of logs for followers and readers that were not sent yet.
     live: BTreeMap<Tag, Vec<Piece>>,
     old: BTreeMap<ReaderName, Vec<Piece>>,
@@ -287,6 +292,7 @@ impl Run {
         let outbox = shards.iter().map(|_| VecDeque::new()).collect();
         Run {
             orphans: Orphans::new(&options.node, incarnation),
+            seal: Seal::new(&options.secret),
             options,
             incarnation,
             driver,
@@ -297,6 +303,7 @@ impl Run {
             mirrors: Mirrors::default(),
             followed: HashMap::new(),
             claims: Claims::default(),
+            lists: Lists::default(),
             live: BTreeMap::new(),
             old: BTreeMap::new(),
             outbox,
@@ -314,11 +321,11 @@ impl Run {
 
     /// Runs until the node has to stop, and then until its logs have their ends, for a while.
     async fn go_on(mut self, bell: &Bell, requests: &Receiver<ToCluster>, stopped: &Receiver<()>) {
-        let NodeOptions { node, secret, .. } = self.options.clone();
+        let asked = (self.options.node.clone(), self.seal.clone());
         if let Some(retention) = retention_of(self.driver.link()).await {
             self.entry_time = retention + 10 * limits::CLUSTER_LEASE;
         }
-        asks::hear(self.driver.link().clone(), (node, secret), self.driver.sender());
+        asks::hear(self.driver.link().clone(), asked, self.driver.sender());
         let mut until = None;
         loop {
             self.take_requests(requests);
@@ -525,8 +532,16 @@ impl Run {
                 self.claims.push(&self.driver, &self.options.node, tag, asked);
             }
             ToCluster::Cancel { execution, node } => {
-                let ask = CancelAsk::new(&self.options.secret, &node, self.tag(execution));
-                asks::send(self.driver.link().clone(), node, ask);
+                let (link, seal) = (self.driver.link().clone(), self.seal.clone());
+                asks::cancel(link, seal, node, self.tag(execution));
+            }
+            ToCluster::List(listing) => {
+                lists::ask_all(&mut self.driver, &self.seal, &self.options.node, *listing);
+            }
+            ToCluster::Listed { number, executions } => {
+                if let Some((heard, list)) = self.lists.take(number, executions) {
+                    heard.answer(self.driver.link(), &self.seal, &list);
+                }
             }
         }
     }
@@ -591,10 +606,28 @@ impl Run {
                     self.orphans.on_found(&mut self.driver, &node, found, now);
                 }
                 News::Claimed(tag, holder) => self.tell_claimed(tag, holder),
-                News::Cancel(tag) => {
-                    if let Some(execution) = self.mirrors.execution_of(&tag) {
-                        self.post(execution.shard, FromCluster::Cancel { execution });
-                    }
+                News::Asked(ask, heard) => self.on_asked(ask, heard, now),
+                News::Listed(shard, ticket, listed) => {
+                    self.post(shard, FromCluster::Listed { ticket, listed });
+                }
+            }
+        }
+    }
+
+    /// Passes the question of another node on.
+    fn on_asked(&mut self, ask: Ask, heard: Heard, now: Instant) {
+        match ask {
+            Ask::Cancel(tag) => {
+                if let Some(execution) = self.mirrors.execution_of(&tag) {
+                    self.post(execution.shard, FromCluster::Cancel { execution });
+                }
+                heard.answer(self.driver.link(), &self.seal, &json!({}));
+            }
+            Ask::List(owner, ask) => {
+                let Some(number) = self.lists.begin(heard, self.shards.len(), now) else { return };
+                for shard in 0..self.shards.len() as u8 {
+                    let (owner, ask) = (owner.clone(), ask.clone());
+                    self.post(shard, FromCluster::List { number, owner, ask });
                 }
             }
         }

@@ -31,6 +31,9 @@ pub const MCP_STATE: &str = "streamdoor cluster mcp state 1";
 /// The purpose of the key of tickets.
 pub const TICKETS: &str = "streamdoor cluster tickets 1";
 
+/// The purpose of the key that seals what nodes say to each other.
+pub const ASKS: &str = "streamdoor cluster asks 1";
+
 /// Returns a key for a purpose. All nodes have the same ones.
 pub fn derived(secret: &[u8], purpose: &str) -> [u8; 32] {
     let mut mac = Hmac::<Sha256>::new_from_slice(secret).expect("a key has any length");

@@ -73,8 +73,8 @@ pub use agents::{
 pub(crate) use cluster::Lookup;
 #[doc(hidden)] // The thread of a node uses it.
 pub use cluster::{
-    ClaimWish, ClusterLine, Found, FromCluster, Holder, Located, Mirrored, NodeCounters,
-    NodeStatus, ReaderName, ToCluster,
+    ClaimWish, ClusterLine, Found, FromCluster, Holder, Listed, Listing, Located, Mirrored,
+    NodeCounters, NodeStatus, ReaderName, ToCluster,
 };
 pub use conversations::Conversations;
 pub use durable::StreamPaths;
@@ -92,6 +92,8 @@ pub use outgoing::OutgoingConfig;
 pub use outgoing::Roots;
 #[cfg(any(test, fuzzing))]
 pub(crate) use peers::messages::{Fate, ToPeer, set_courier};
+#[doc(hidden)] // The thread of a node uses it.
+pub use peers::Ticket;
 pub use places::Places;
 pub use renewal::Renewal;
 #[cfg(any(test, fuzzing))]

@@ -28,6 +28,7 @@ mod chromium;
 mod elsewhere;
 mod follower;
 mod kills;
+mod list;
 mod lost;
 mod members;
 mod metrics;

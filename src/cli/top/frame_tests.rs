@@ -18,7 +18,19 @@ fn summary(digit: &str, tool: &str, state: ExecutionState, chunks: u64) -> Summa
     let (bytes, subscribers, age_ms) = (1_000 * chunks, 2, 61_000);
     let (execution, tool) = (id(digit), tool.to_owned());
     let (created_at, ended_at) = (String::new(), None);
-    Summary { execution, tool, state, chunks, bytes, subscribers, age_ms, created_at, ended_at }
+    let node = None;
+    Summary {
+        execution,
+        node,
+        tool,
+        state,
+        chunks,
+        bytes,
+        subscribers,
+        age_ms,
+        created_at,
+        ended_at,
+    }
 }
 
 fn subscriber(lag_chunks: u64, missed_chunks: u64) -> SubscriberStatus {

@@ -8,7 +8,7 @@
 //!
 //! - `port.rs`: what the shard and that thread say to each other.
 //! - `mirrors.rs`: executions that begin to be mirrored.
-//! - `claims.rs`: the nodes of the paths of streams.
+//! - `claims.rs`: the nodes of the paths of streams. `lists.rs`: lists of executions of all nodes.
 //! - `locate.rs`: executions that are looked up. `replicas.rs`: those that were found.
 //! - `history.rs`: chunks for those who come late. `status.rs`: the numbers of the node.
 //!
@@ -18,6 +18,7 @@
 
 mod claims;
 mod history;
+mod lists;
 mod locate;
 mod mirrors;
 mod port;
@@ -25,7 +26,8 @@ mod replicas;
 mod status;
 
 pub use port::{
-    ClaimWish, ClusterLine, Found, FromCluster, Holder, Located, Mirrored, ReaderName, ToCluster,
+    ClaimWish, ClusterLine, Found, FromCluster, Holder, Listed, Listing, Located, Mirrored,
+    ReaderName, ToCluster,
 };
 pub use status::{NodeCounters, NodeStatus};
 
@@ -37,6 +39,7 @@ use crate::limits;
 use crate::reactor::{Reactor, Waker};
 use crate::server::ServerShard;
 use crate::server::hub::clock::earlier;
+use crate::server::peers::Ticket;
 #[cfg(test)]
 use crate::server::peers::ToPeer;
 #[cfg(test)]
@@ -44,6 +47,7 @@ use crate::shard::handle::Command;
 
 pub(in crate::server) use claims::{claim, free as free_path, keep as claim_kept, take_holder};
 pub(in crate::server) use history::look_back;
+pub(in crate::server) use lists::{has_others, list_all, take_late as take_late_list};
 pub(crate) use locate::Lookup;
 pub(in crate::server) use locate::locate;
 pub(in crate::server) use mirrors::{note_ended, note_kept, send_end};
@@ -65,6 +69,8 @@ pub(in crate::server) struct Cluster {
     to_show: BTreeSet<ExecutionId>,
     lookups: BTreeMap<ExecutionId, locate::Lookups>,
     claims: claims::Claims,
+    /// Lists that the other nodes were asked for, each with the time at which it is refused.
+    lists: VecDeque<(Instant, Ticket)>,
     replicas: BTreeMap<ExecutionId, replicas::Replica>,
     /// Replicas that may have room for what waits.
     to_feed: VecDeque<ExecutionId>,
@@ -114,7 +120,8 @@ impl Cluster {
     /// Returns the time of the next thing to do.
     pub fn next_deadline(&self) -> Option<Instant> {
         let lookups = self.lookups.values().filter_map(locate::Lookups::deadline).min();
-        let later = earlier(lookups, self.claims.next_deadline());
+        let lists = self.lists.front().map(|(until, _)| *until);
+        let later = earlier(earlier(lookups, lists), self.claims.next_deadline());
         earlier(earlier(self.send_at, self.look_at), later)
     }
 
@@ -189,6 +196,10 @@ pub(in crate::server) fn on_message<R: Reactor + 'static>(
         FromCluster::Claimed { asker, name, wish, holder } => {
             claims::on_claimed(shard, asker, *name, (wish, holder));
         }
+        FromCluster::List { number, owner, ask } => {
+            lists::make(shard, number, owner.as_deref(), &ask);
+        }
+        FromCluster::Listed { .. } => unreachable!("the turn takes the answers to questions"),
         FromCluster::Logged { execution, news } => shard.on_logged(execution, news),
         FromCluster::CutOff => mirrors::give_up(shard),
         FromCluster::Cancel { execution } => _ = shard.cancel(execution), // It may have ended.

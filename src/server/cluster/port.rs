@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use serde_json::Value;
+
 use super::status::NodeStatus;
 use crate::base::ExecutionId;
 use crate::cluster::claim::PathName;
@@ -9,10 +11,10 @@ use crate::cluster::directory::Entry;
 use crate::cluster::follow::Landmark;
 use crate::cluster::piece::Piece;
 use crate::cluster::record::Incarnation;
-use crate::endpoint::Elsewhere;
+use crate::endpoint::{Elsewhere, ListAsk};
 use crate::reactor::{ConnectionId, Waker};
 use crate::server::ServerHandle;
-use crate::server::peers::ToPeer;
+use crate::server::peers::{Ticket, ToPeer};
 use crate::shard::journal::LogNews;
 use crate::shard::{CallError, Subscriber};
 use crate::stream::KindTotals;
@@ -110,6 +112,15 @@ pub enum ToCluster {
     ReadMore(ReaderName),
     /// Read no more.
     StopReading(ReaderName),
+    /// List executions of all nodes. The answer is [`FromCluster::Listed`].
+    List(Box<Listing>),
+    /// The answer to [`FromCluster::List`].
+    Listed {
+        /// The number of the list.
+        number: u64,
+        /// The executions, each as a summary.
+        executions: Vec<Value>,
+    },
     /// Let the owner cancel an execution.
     Cancel {
         /// The execution.
@@ -129,6 +140,29 @@ pub enum ToCluster {
         /// The wish.
         wish: ClaimWish,
     },
+}
+
+/// A list of executions of all nodes that is wanted.
+pub struct Listing {
+    /// The shard that asks.
+    pub shard: u8,
+    /// The question that waits for it.
+    pub ticket: Ticket,
+    /// The name of the principal whose executions are listed.
+    pub owner: Option<Box<str>>,
+    /// The request.
+    pub ask: Box<ListAsk>,
+}
+
+/// The parts of all other nodes in a list of executions.
+#[derive(Debug)]
+pub struct Listed {
+    /// The name of the node that has asked.
+    pub node: Box<str>,
+    /// The executions of the others, each as a summary with the name of its node.
+    pub executions: Vec<Value>,
+    /// The nodes that have not answered.
+    pub missing: Vec<Box<str>>,
 }
 
 /// A wish about the path of a stream.
@@ -211,6 +245,22 @@ pub enum FromCluster {
         /// The execution.
         execution: ExecutionId,
     },
+    /// List executions of this shard for another node. The answer is [`ToCluster::Listed`].
+    List {
+        /// The number of the list.
+        number: u64,
+        /// The name of the principal whose executions are listed.
+        owner: Option<Box<str>>,
+        /// The request.
+        ask: Box<ListAsk>,
+    },
+    /// The answer to [`ToCluster::List`].
+    Listed {
+        /// The question that waits for it.
+        ticket: Ticket,
+        /// The answer.
+        listed: Listed,
+    },
     /// The answer to [`ToCluster::Claim`].
     Claimed {
         /// The connection whose request waits for the answer, if there is one.
@@ -235,6 +285,8 @@ impl FromCluster {
             FromCluster::CutOff => "cut_off",
             FromCluster::Cancel { .. } => "cancel",
             FromCluster::Claimed { .. } => "claimed",
+            FromCluster::List { .. } => "list",
+            FromCluster::Listed { .. } => "listed",
         }
     }
 }

@@ -16,12 +16,14 @@ use std::collections::HashSet;
 
 use crate::base::{ExecutionId, Handle, Principal, ProgressToken, SubscriberId};
 use crate::endpoint::documents::{Clock, Dates, Listed};
-use crate::endpoint::{ApiError, DeliveryOptions, ListAsk, Opening, PolicyChoice, documents};
+use crate::endpoint::{
+    ApiError, DeliveryOptions, ListAsk, ListScope, Opening, PolicyChoice, documents,
+};
 use crate::engine::{From, NotFound, Status as ExecutionStatus, SubscribeSpec, Verdict};
 use crate::journal::Refused;
 use crate::limits;
 use crate::reactor::Reactor;
-use crate::server::guests::Guests;
+use crate::server::guests::{Guests, ServedRun};
 use crate::server::{ServerShard, records};
 use crate::shard::{ExecuteError, ExecuteOptions};
 use crate::stream::{ExecutionState, OnFull, Policy};
@@ -79,7 +81,11 @@ pub(in crate::server) fn list<R: Reactor + 'static>(
     ask: &ListAsk,
     principal: Principal,
 ) -> serde_json::Value {
-    let own = shard.runs.iter().flatten().filter(|run| run.guest.owner == principal);
+    // Each node lists its own.
+    let with_replicas = ask.scope == ListScope::Server;
+    let is_listed =
+        |run: &&ServedRun| run.guest.owner == principal && (with_replicas || !run.is_replica);
+    let own = shard.runs.iter().flatten().filter(is_listed);
     let ids: Vec<ExecutionId> = own.map(|run| run.id).collect();
     let clock = clock(shard);
     let mut found = Vec::with_capacity(ids.len());

@@ -236,8 +236,8 @@ pub(in crate::server) fn gather_list<R: Reactor + 'static>(
     let purpose = Purpose::McpList(request.clone(), shard.guests.mcp.take_span());
     let (call, gathering) = (ApiCall::Mcp(request), Gathering::new(purpose, own_part));
     match peers::ask_all(shard, id, &call, source.owner, gathering) {
-        Asked::Waits => return Listing::ByAll,
-        Asked::Complete(Gathering { purpose: Purpose::McpList(request, span), parts }) => {
+        Asked::Waits(_) => return Listing::ByAll,
+        Asked::Complete(Gathering { purpose: Purpose::McpList(request, span), parts, .. }) => {
             let (_, items) = peers::join_lists(parts);
             answer_listed(shard, id, &request, items, span);
         }

@@ -6,10 +6,11 @@ use smallvec::SmallVec;
 use crate::base::Principal;
 use crate::endpoint::{Answer as Reply, ApiCall, ApiError, ListAsk, McpRequest, MetricsFormat};
 use crate::reactor::{ConnectionId, Reactor};
+use crate::server::cluster::Listed;
 use crate::server::hub::Answered;
 use crate::server::hub::connection::Doing;
 use crate::server::metrics::ShardMetrics;
-use crate::server::peers::messages::{Question, Subject, ToPeer};
+use crate::server::peers::messages::{NODES, Question, Subject, Ticket, ToPeer};
 use crate::server::{ServerShard, hub, peers};
 use crate::shard::CallError;
 use crate::trace::Span;
@@ -19,6 +20,8 @@ use crate::trace::Span;
 pub(in crate::server) struct Gathering {
     pub purpose: Purpose,
     pub parts: Vec<Part>,
+    /// True if the other nodes of the cluster have a part, too.
+    has_nodes: bool,
 }
 
 /// The reply that is made of the parts.
@@ -41,6 +44,8 @@ pub(in crate::server) enum Purpose {
 pub enum Part {
     /// A document with one list, which is joined with those of the others.
     List(Value),
+    /// The executions of all other nodes; `None`: the cluster does not answer.
+    Nodes(Option<Listed>),
     /// The metrics of the shard.
     Metrics(Box<ShardMetrics>),
     /// The change was made.
@@ -52,6 +57,7 @@ impl Part {
     pub fn name(&self) -> &'static str {
         match self {
             Part::List(_) => "list",
+            Part::Nodes(_) => "nodes",
             Part::Metrics(_) => "metrics",
             Part::Done => "done",
         }
@@ -61,7 +67,12 @@ impl Part {
 impl Gathering {
     /// Begins with the part of this shard.
     pub fn new(purpose: Purpose, own_part: Part) -> Gathering {
-        Gathering { purpose, parts: vec![own_part] }
+        Gathering { purpose, parts: vec![own_part], has_nodes: false }
+    }
+
+    /// Waits for the part of the other nodes, which the caller of [`ask_all`] has to ask for.
+    pub fn with_nodes(self) -> Gathering {
+        Gathering { has_nodes: true, ..self }
     }
 
     /// Adds the part of a shard.
@@ -89,7 +100,7 @@ pub(in crate::server) fn join_lists(parts: Vec<Part>) -> (String, Vec<Value>) {
 /// The state of a question to all other shards.
 pub(in crate::server) enum Asked {
     /// The connection waits for their answers.
-    Waits,
+    Waits(Ticket),
     /// No other shard answers, so the parts are complete.
     Complete(Gathering),
     /// A shard accepts no calls now.
@@ -121,13 +132,16 @@ pub(in crate::server) fn ask_all<R: Reactor + 'static>(
         }
     }
     dead.into_iter().for_each(|peer| shard.guests.peers.bury(peer));
+    if gathering.has_nodes {
+        awaited.push(NODES);
+    }
     if awaited.is_empty() {
         return Asked::Complete(gathering);
     }
     let hub = &mut shard.guests.hub;
     hub.connection(id).expect("its request is being answered").doing = Doing::Elsewhere;
     shard.guests.peers.open.insert(ticket, id, awaited, Subject::Gather(gathering));
-    Asked::Waits
+    Asked::Waits(ticket)
 }
 
 /// Makes all other shards repeat a change that was made here. The reply is `answer`.
@@ -140,7 +154,7 @@ pub(in crate::server) fn tell_all<R: Reactor + 'static>(
 ) -> Answered {
     let gathering = Gathering::new(Purpose::Told(answer.clone()), Part::Done);
     match ask_all(shard, id, call, principal, gathering) {
-        Asked::Waits => Answered::Later,
+        Asked::Waits(_) => Answered::Later,
         Asked::Complete(_) => hub::answer(shard, id, &answer),
         Asked::Refused(error) => hub::answer_error(shard, id, &error),
     }

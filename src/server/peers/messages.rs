@@ -64,6 +64,9 @@ pub enum ToPeer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket(u64);
 
+/// The number of the other nodes of the cluster, which answer like one more shard.
+pub const NODES: u8 = u8::MAX;
+
 /// A question to another shard.
 pub enum Question {
     /// The shard's part of a reply, or a change to repeat.

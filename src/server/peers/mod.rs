@@ -15,7 +15,8 @@ pub(in crate::server) use gather::{
     Asked, Gathering, Part, Purpose, ask_all, join_lists, tell_all,
 };
 pub(in crate::server) use join::{begin_joining, is_apart};
-pub(in crate::server) use messages::{Answer, Question, Subject, Ticket, ToPeer, send, send_all};
+pub use messages::Ticket;
+pub(in crate::server) use messages::{Answer, NODES, Question, Subject, ToPeer, send, send_all};
 pub(in crate::server) use moves::begin_move;
 
 use crate::endpoint::ApiError;

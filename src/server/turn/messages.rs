@@ -2,7 +2,8 @@
 
 use crate::reactor::Reactor;
 use crate::server::peers::join::Wanted;
-use crate::server::peers::{Answer, Question, Subject, Ticket, ToPeer};
+use crate::server::cluster::FromCluster;
+use crate::server::peers::{Answer, NODES, Part, Question, Subject, Ticket, ToPeer};
 use crate::server::turn::{moves, parts, recall};
 use crate::server::{ServerShard, calls, cluster, mcp, peers, shm, streams, subscriptions};
 
@@ -31,7 +32,12 @@ pub(in crate::server) fn on_message<R: Reactor + 'static>(
         ToPeer::SessionEnded(session) => mcp::end_far_session(shard, session),
         ToPeer::Notify(session, bytes) => mcp::tell_session_here(shard, session, &bytes),
         ToPeer::Bought(number, bought) => shm::take_in_memory(shard, number, *bought),
-        ToPeer::Cluster(message) => cluster::on_message(shard, *message),
+        ToPeer::Cluster(message) => match *message {
+            FromCluster::Listed { ticket, listed } => {
+                take_answer(shard, NODES, ticket, Answer::Part(Part::Nodes(Some(listed))));
+            }
+            message => cluster::on_message(shard, message),
+        },
         ToPeer::StreamsMoved => {} // The turn looks at them at its end.
         ToPeer::Wake(key, message) => subscriptions::wake_here(shard, &key, message),
         ToPeer::Died(peer) => {
@@ -86,6 +92,13 @@ fn finish<R: Reactor + 'static>(shard: &mut ServerShard<R>, peer: u8, ticket: Ti
         Some((id, Subject::Gather(gathering))) => parts::on_complete(shard, id, gathering),
         Some((id, Subject::Join(joining))) => streams::on_joined(shard, id, joining),
         None => {}
+    }
+}
+
+/// Refuses the lists for which the other nodes have not answered in time.
+pub(in crate::server) fn give_up_lists<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
+    while let Some(ticket) = cluster::take_late_list(shard) {
+        take_answer(shard, NODES, ticket, Answer::Part(Part::Nodes(None)));
     }
 }
 

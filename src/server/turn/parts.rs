@@ -3,14 +3,18 @@
 use std::sync::Arc;
 
 use crate::base::Principal;
-use crate::endpoint::{Answer as Reply, ApiCall, documents};
+use crate::endpoint::{Answer as Reply, ApiCall, ApiError, ListAsk, documents};
+use crate::limits;
 use crate::reactor::{ConnectionId, Reactor};
+use crate::server::cluster::Listed;
 use crate::server::hub::Answered;
 use crate::server::hub::connection::Doing;
 use crate::server::metrics::{ExecutionCounts, ProcessMetrics, ShardMetrics, Snapshot};
 use crate::server::peers::{Asked, Gathering, Part, Purpose, join_lists};
 use crate::server::process_usage::ProcessUsage;
-use crate::server::{ServerShard, agents, executions, hub, mcp, metrics, peers, shm, workers};
+use crate::server::{
+    ServerShard, agents, cluster, executions, hub, mcp, metrics, peers, shm, workers,
+};
 use crate::stream::{ExecutionState, Outcome};
 use crate::wire::http1::Status;
 
@@ -28,8 +32,18 @@ pub(in crate::server::turn) fn gather<R: Reactor + 'static>(
     };
     let own_part = part_of(shard, call, principal);
     let gathering = Gathering::new(purpose, own_part);
+    let of_nodes = match call {
+        ApiCall::Executions(ask) if cluster::has_others(shard, ask) => Some(ask),
+        _ => None,
+    };
+    let gathering = if of_nodes.is_some() { gathering.with_nodes() } else { gathering };
     match peers::ask_all(shard, id, call, principal, gathering) {
-        Asked::Waits => Answered::Later,
+        Asked::Waits(ticket) => {
+            if let Some(ask) = of_nodes {
+                cluster::list_all(shard, ticket, ask, principal);
+            }
+            Answered::Later
+        }
         Asked::Complete(gathering) => answer_with(shard, id, gathering),
         Asked::Refused(error) => hub::answer_error(shard, id, &error),
     }
@@ -81,18 +95,14 @@ fn answer_with<R: Reactor + 'static>(
     id: ConnectionId,
     gathering: Gathering,
 ) -> Answered {
-    let Gathering { purpose, parts } = gathering;
+    let Gathering { purpose, parts, .. } = gathering;
     let answer = match purpose {
         Purpose::Told(answer) => answer,
         Purpose::List => {
             let (name, list) = join_lists(parts);
             Reply::json(Status::OK, &documents::gathered(name, list, shard.guests.peers.dead()))
         }
-        Purpose::Executions(ask) => {
-            let (_, list) = join_lists(parts);
-            let dead_shards = shard.guests.peers.dead();
-            Reply::json(Status::OK, &documents::listed(list, &ask, dead_shards))
-        }
+        Purpose::Executions(ask) => listed(shard, parts, &ask),
         Purpose::Metrics(format) => {
             let mut shards: Vec<ShardMetrics> = Vec::with_capacity(parts.len());
             for part in parts {
@@ -114,6 +124,31 @@ fn answer_with<R: Reactor + 'static>(
         }
     };
     hub::answer(shard, id, &answer)
+}
+
+/// Returns a page of the executions of all shards, and of the other nodes if they were asked.
+fn listed<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    mut parts: Vec<Part>,
+    ask: &ListAsk,
+) -> Reply {
+    let of_nodes = parts.extract_if(.., |part| matches!(part, Part::Nodes(_))).next();
+    let (_, mut list) = join_lists(parts);
+    let missing = match of_nodes {
+        Some(Part::Nodes(Some(Listed { node, mut executions, missing }))) => {
+            list.iter_mut().for_each(|own| own["node"] = (*node).into());
+            list.append(&mut executions);
+            missing
+        }
+        Some(_) => {
+            let text = "the cluster does not answer; `scope=server` lists what this server has";
+            let error = ApiError::new(Status::SERVICE_UNAVAILABLE, "busy", text);
+            return Reply::error(&error.retry_after(limits::BUSY_RETRY_AFTER));
+        }
+        None => Vec::new(),
+    };
+    let dead_shards = shard.guests.peers.dead();
+    Reply::json(Status::OK, &documents::listed(list, ask, dead_shards, &missing))
 }
 
 /// Returns the metrics of this shard.

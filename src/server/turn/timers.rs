@@ -9,7 +9,7 @@ use crate::server::guests::Guests;
 use crate::server::hub::Beat;
 use crate::server::hub::clock::earlier;
 use crate::server::hub::connection::Timer;
-use crate::server::turn::{recall, sockets};
+use crate::server::turn::{messages, recall, sockets};
 use crate::server::{ServerShard, calls, cluster, durable, mcp, outgoing, subscriptions, workers};
 
 /// Handles a limited number of expired timers. The rest waits for the next turns, so that
@@ -67,6 +67,7 @@ pub(in crate::server) fn fire_timers<R: Reactor + 'static>(shard: &mut ServerSha
     durable::fire_deadlines(shard);
     subscriptions::fire_deadlines(shard);
     cluster::fire_deadlines(shard);
+    messages::give_up_lists(shard);
 }
 
 impl<R: Reactor + 'static> Guests<R> {

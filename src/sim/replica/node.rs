@@ -306,8 +306,10 @@ impl SimNode {
             ToCluster::Mirror(_)
             | ToCluster::End { .. }
             | ToCluster::Show { .. }
-            | ToCluster::Claim { .. } => {
-                unreachable!("the shard runs nothing, and has no streams")
+            | ToCluster::Claim { .. }
+            | ToCluster::List(_)
+            | ToCluster::Listed { .. } => {
+                unreachable!("the shard runs nothing, and has no streams and no clients")
             }
         }
     }
