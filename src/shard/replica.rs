@@ -209,6 +209,7 @@ pub(super) fn skip<R: Reactor + 'static, O: Outlet<R>>(
         .for_each(|refill| refill.leave_ring(held.clone()));
     writer.skip_to(&Start { seq: all.chunks + 1, total_bytes: all.bytes, kinds: *through });
     run.ingested_seq = all.chunks;
+    shard.guests.copy_out(run, all.chunks, &mut shard.scratch);
     let handle = run.handle;
     if run.has_readers_elsewhere() && !shard.published.contains(&place) {
         shard.published.push(place);

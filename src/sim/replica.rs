@@ -29,6 +29,7 @@ use crate::reactor::Reactor;
 use crate::server::{GuestConfig, Lookup, ServerShard};
 use crate::shard::{Delivery, MemoryWatch, Polled, ShardConfig, Subscriber};
 use crate::sim::cluster::faults::Manners;
+use crate::sim::door::{DoorReader, LifeLines};
 use crate::sim::reactor::SimReactor;
 use crate::sim::twice::run_twice;
 use crate::sim::world::{SimFaults, SimWorld};
@@ -65,11 +66,15 @@ const FOLLOWERS_MAX: usize = 24;
 /// Time in which everybody comes to the end, once the faults are over.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// The habitat of a reader at the door. The others are in `witness.rs`.
+const DOOR: u64 = 3;
+
 /// The place of a subscriber.
 enum Seat {
     Closure(SubscriberId),
     Polled(Polled),
     Elsewhere(Box<Subscriber>),
+    AtDoor(Box<DoorReader>),
 }
 
 /// A subscriber, and its oracle.
@@ -97,6 +102,8 @@ struct Case {
     shard: ServerShard<SimReactor>,
     node: SimNode,
     ledger: Rc<RefCell<Ledger>>,
+    /// The lines of readers at the door.
+    lines: LifeLines,
     seated: Vec<Seated>,
     waiting: Vec<Waiting>,
     /// The executions that the shard had when it was last looked at.
@@ -117,7 +124,7 @@ fn shard_of(world: &SimWorld, line: &Arc<SimLine>, random: &mut Random) -> Serve
         },
         memory: MemoryWatch::ByHand,
         seed: Some(random.next_u64()),
-        guests: GuestConfig { cluster: Some(Arc::clone(line) as _), ..GuestConfig::default() },
+        guests: GuestConfig { cluster: Some(Arc::clone(line) as _), ..super::guests() },
         ..ShardConfig::default()
     };
     ServerShard::over(SimReactor::new(world), config).expect("there is memory")
@@ -133,7 +140,8 @@ impl Case {
         let ledger = Rc::new(RefCell::new(Ledger::new(seed, manners.keeps())));
         let node = SimNode::new(line, manners, Random::new(random.next_u64()));
         let (seated, waiting, was_here) = (Vec::new(), Vec::new(), Vec::new());
-        Case { verbose, random, world, shard, node, ledger, seated, waiting, was_here }
+        let lines = LifeLines::default();
+        Case { verbose, random, world, shard, node, ledger, lines, seated, waiting, was_here }
     }
 
     fn say(&self, words: impl FnOnce() -> String) {
@@ -188,6 +196,7 @@ impl Case {
                     break;
                 }
             }
+            self.lines.deliver(&mut self.shard);
             if !self.shard.turn() && self.node.outbox.is_empty() {
                 return;
             }
@@ -264,7 +273,7 @@ impl Case {
             1 => From::Seq { seq: random.between(1, head + 1), seen: None },
             _ => From::Start,
         };
-        let habitat = random.below(3);
+        let habitat = random.below(4);
         let is_gate = random.chance(1, 8);
         let spec = SubscribeSpec {
             policy: if is_gate { Policy::Block } else { Policy::ALL[random.below(7) as usize] },
@@ -273,6 +282,11 @@ impl Case {
             limit_chunks: random.chance(1, 3).then(|| random.between(1, 14) as u32),
             ack_window: (habitat < 2 && random.chance(1, 5)).then(|| random.between(1, 20) as u32),
             ..SubscribeSpec::default()
+        };
+        // The ring is all that a reader at the door has.
+        let spec = match (habitat, spec.policy) {
+            (DOOR, Policy::Replay) => SubscribeSpec { policy: Policy::Buffer, ..spec },
+            _ => spec,
         };
         let pace = if is_gate { 0 } else { [1, 1, 2, 10, 0][random.below(5) as usize] };
         let since = self.world.now();
@@ -332,6 +346,10 @@ impl Case {
                 self.shard.subscribe(id, spec, hear).map(Seat::Closure)
             }
             1 => self.shard.subscribe_polled(id, spec).map(Seat::Polled),
+            DOOR => {
+                let seat = self.lines.read(&mut self.shard, (execution, id), spec, &self.world);
+                seat.map(|reader| Seat::AtDoor(Box::new(reader)))
+            }
             _ => {
                 let seat = self.shard.subscribe_remote(id, spec);
                 seat.map(|subscriber| Seat::Elsewhere(Box::new(subscriber)))
@@ -346,8 +364,11 @@ impl Case {
                 let mut ledger = self.ledger.borrow_mut();
                 ledger.count("followers", 1);
                 ledger.count("elsewhere", (habitat == 2).into());
+                ledger.count("at the door", (habitat == DOOR).into());
                 self.seated.push(Seated { seat, witness, pace, acked_seq: 0 });
             }
+            // It has no ring, and will have none.
+            Err(SubscribeError::NotYet { .. }) if habitat == DOOR && status.state.is_over() => {}
             Err(SubscribeError::NotYet { .. }) => {
                 self.ledger.borrow_mut().count("not yet", 1);
                 self.waiting.push(waiting);
@@ -395,6 +416,11 @@ impl Case {
                     let Some((delivery, _)) = subscriber.poll_at(now) else { break };
                     witness.hear(&delivery, &mut ledger);
                 }
+                Seat::AtDoor(reader) => {
+                    let polled = reader.try_poll().expect("the shard writes what is right");
+                    let Some(delivery) = polled else { break };
+                    witness.hear(&delivery, &mut ledger);
+                }
             }
         }
         drop(ledger);
@@ -405,7 +431,7 @@ impl Case {
         let id = match seat {
             Seat::Closure(id) => *id,
             Seat::Polled(polled) => polled.id(),
-            Seat::Elsewhere(_) => return,
+            Seat::Elsewhere(_) | Seat::AtDoor(_) => return,
         };
         if acknowledges && seq > *acked_seq {
             *acked_seq = seq;
@@ -422,6 +448,7 @@ impl Case {
             Seat::Closure(id) => _ = self.shard.unsubscribe(id),
             Seat::Polled(polled) => _ = self.shard.unsubscribe(polled.id()),
             Seat::Elsewhere(subscriber) => drop(subscriber),
+            Seat::AtDoor(reader) => drop(reader),
         }
     }
 
@@ -481,6 +508,7 @@ impl Case {
                 Seat::Closure(_) => "a closure",
                 Seat::Polled(_) => "polled",
                 Seat::Elsewhere(_) => "elsewhere",
+                Seat::AtDoor(_) => "at the door",
             };
             let next_seq = witness.next_seq();
             text += &format!(" {execution} under {policy}, {place}, waits for {next_seq};");

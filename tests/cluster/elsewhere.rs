@@ -16,7 +16,6 @@ fn asked_of_owner(id: &str) -> Vec<Asked> {
     let subscriber = format!("{this}/subscribers/s0.7");
     let part = json!({ "tool_call_id": id, "content": "text" });
     vec![
-        ("POST", format!("{this}/door"), "", Value::Null, 403),
         ("DELETE", format!("{this}?forget=true"), "", Value::Null, 409),
         ("POST", format!("{subscriber}/acks"), "", json!({ "seq": 1 }), 404),
         ("DELETE", subscriber, "", Value::Null, 404),

@@ -25,6 +25,7 @@ mod browser;
 mod campaign;
 #[path = "../chromium/mod.rs"]
 mod chromium;
+mod door;
 mod elsewhere;
 mod follower;
 mod kills;

@@ -56,6 +56,16 @@ pub(in crate::server) fn is_owned<R: Reactor + 'static>(
     shard.run_of(id).is_some_and(|run| run.guest.owner == principal)
 }
 
+/// True if the chunks of an execution were brought back from the disk, and are in no ring.
+pub(in crate::server) fn is_on_disk_only<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    id: ExecutionId,
+) -> bool {
+    let is_moved = shard.place_of(id) != id;
+    let has_ring = |run: &ServedRun| run.is_fed() || run.ring.head_seq() > 0;
+    is_moved && !shard.run_of(id).is_some_and(|run| run.is_replica && has_ring(run))
+}
+
 /// Returns the execution of a progress token. The engine may have forgotten it, and the disk not.
 pub(in crate::server) fn of_token<R: Reactor + 'static>(
     shard: &ServerShard<R>,

@@ -9,7 +9,9 @@ use std::os::fd::OwnedFd;
 
 use crate::base::{ExecutionId, Handle};
 use crate::engine::{SubscribeError, SubscribeSpec, Subscribed};
-use crate::memory::{ControlView, DoorMemory, ProducerRing, ReaderPage, RingReader, SignalView};
+use crate::memory::{
+    ClockAnchor, ControlView, DoorMemory, ProducerRing, ReaderPage, RingReader, SignalView,
+};
 use crate::reactor::{ConnectionId, Reactor};
 use crate::server::ServerShard;
 use crate::server::shm::lines::{Descriptors, Side, of_producer};
@@ -59,8 +61,7 @@ impl<R: Reactor + 'static> ServerShard<R> {
         spec: SubscribeSpec,
     ) -> Result<AtDoor, SubscribeError> {
         grow_whole(self, id);
-        let run = self.runs.get(id.slot.index as usize).and_then(Option::as_ref);
-        let run = run.filter(|run| run.id == id).ok_or(SubscribeError::NotFound)?;
+        let run = self.run_of(id).ok_or(SubscribeError::NotFound)?;
         if run.guest.door.is_none() {
             let class = relay::class_for(&run.ring);
             let class_bytes = class.ok_or(SubscribeError::NotYet { next_seq: 1 })?;
@@ -69,7 +70,7 @@ impl<R: Reactor + 'static> ServerShard<R> {
             purchase::open_relay(self, id, memory, place).expect(ENOUGH);
         }
         let granted = grant_by_hand(self, id, spec);
-        relay::close_idle_door(self, id.slot.index);
+        relay::close_idle_door_of(self, id);
         granted
     }
 
@@ -143,7 +144,8 @@ fn grant_by_hand<R: Reactor + 'static>(
     let (control, reader_signals) =
         ControlView::open(control, grant.slot).expect("the page is ours");
     let page = ReaderPage::open(page).expect("the page is ours");
-    let shared = LinkParts { id, reader, control, page, anchor: shard.anchor };
+    let anchor = ClockAnchor { wall_us: grant.wall_us, mono_ns: grant.mono_ns };
+    let shared = LinkParts { id, reader, control, page, anchor };
     let side = Side::Reader { subscriber: grant.subscriber, slot: grant.slot };
     Ok(AtDoor { subscribed, shared, reader_signals, line: HandLine { execution: id, side } })
 }

@@ -203,7 +203,7 @@ pub(in crate::server) fn read_at_door<R: Reactor + 'static>(
         Err(error) => Err(error),
     };
     if granted.is_err() {
-        relay::close_idle_door(shard, door.execution.slot.index);
+        relay::close_idle_door_of(shard, door.execution);
     }
     match granted {
         Ok(grant) => begin_line(shard, id, grant),
@@ -254,11 +254,20 @@ pub(in crate::server) fn grant_reader<R: Reactor + 'static>(
     let subscribed = subscribe_at_door(shard, execution, spec)?;
     let (grant, descriptors) = seat_reader(shard, id, &subscribed, shared)?;
     let tool = executions::tool_name(shard, execution);
-    let names = &shard.run_mut(execution.slot).names;
+    let names = &shard.run_mut(subscribed.execution).names;
     let document = documents::granted(grant.to_json(), &tool, names.token.as_deref());
     let side = Side::Reader { subscriber: grant.subscriber, slot: grant.slot };
     let line = Line { execution, side, body: StreamBody::Chunked, is_over: false };
     Ok(Grant { line, document, descriptors })
+}
+
+/// Returns the place of an execution. A replica is in another place than its id says. A line may
+/// last longer than it.
+pub(in crate::server) fn index_of<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    execution: ExecutionId,
+) -> Option<u32> {
+    shard.run_of(execution).map(|run| run.handle.index)
 }
 
 /// Returns descriptors of the ring and the control page of an execution, for one more reader.
@@ -266,7 +275,7 @@ pub(in crate::server) fn share_with_reader<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     execution: ExecutionId,
 ) -> Result<[OwnedFd; 2], ApiError> {
-    let index = execution.slot.index;
+    let Some(index) = index_of(shard, execution) else { return Err(NotFound.into()) };
     producer::take_over_producer(shard, index);
     shard.ingest(index); // The reader may see more than the engine was told.
     shard.pump();
@@ -287,6 +296,7 @@ pub(in crate::server) fn subscribe_at_door<R: Reactor + 'static>(
 ) -> Result<Subscribed, SubscribeError> {
     let place = SubscriberPlace::Remote;
     let spec = SubscribeSpec { place, replays: false, reads_disk: false, ..spec };
+    let execution = shard.place_of(execution);
     let Reply::Subscribed(result) = shard.ask(Event::Subscribe(execution, spec)) else {
         unreachable!("the answer fits the question");
     };
@@ -305,9 +315,11 @@ pub(in crate::server) fn seat_reader<R: Reactor + 'static>(
         shard.tell(Event::ReaderGone(subscribed.subscriber));
         shard.pump();
     })?;
-    let anchor = shard.anchor;
+    let own_clocks = shard.anchor;
+    let run = shard.run_mut(subscribed.execution);
+    let anchor = run.ring_clocks().unwrap_or(own_clocks);
     let grant = ReadGrant {
-        execution: shard.run_mut(subscribed.execution).id,
+        execution: run.id,
         subscriber: subscribed.subscriber,
         terms: subscribed.terms,
         cursor: subscribed.cursor,
@@ -468,7 +480,7 @@ pub(in crate::server) fn hear_knock<R: Reactor + 'static>(
     execution: ExecutionId,
     side: Side,
 ) {
-    let index = execution.slot.index;
+    let Some(index) = index_of(shard, execution) else { return };
     let run = shard.runs[index as usize].as_mut().filter(|run| run.id == execution);
     let Some(run) = run else { return };
     match side {
@@ -504,7 +516,7 @@ fn knock_again<R: Reactor + 'static>(
     execution: ExecutionId,
     subscriber: SubscriberId,
 ) {
-    let index = execution.slot.index;
+    let Some(index) = index_of(shard, execution) else { return };
     if shard.watched.contains(&index)
         && let Some(run) = &mut shard.runs[index as usize]
     {
@@ -518,7 +530,7 @@ pub(in crate::server) fn lose_line<R: Reactor + 'static>(
     execution: ExecutionId,
     side: Side,
 ) {
-    let index = execution.slot.index;
+    let Some(index) = index_of(shard, execution) else { return };
     if matches!(side, Side::Reader { .. }) {
         reads::count_reads(shard, index); // The last count for this reader.
     }

@@ -61,8 +61,7 @@ pub(in crate::server) fn awaits_relay<R: Reactor + 'static>(
         return Ok(true);
     }
     grow_whole(shard, execution); // The relay stays as large as it is.
-    let run = shard.runs[execution.slot.index as usize].as_ref();
-    let run = run.filter(|run| run.id == execution && run.guest.door.is_none());
+    let run = shard.run_of(execution).filter(|run| run.guest.door.is_none());
     let Some(class_bytes) = run.and_then(|run| relay::class_for(&run.ring)) else {
         return Ok(false);
     };
@@ -164,7 +163,7 @@ pub(in crate::server) fn take_in_memory<R: Reactor + 'static>(
                     answer_at_door(shard, connection, granted);
                 }
             }
-            relay::close_idle_door(shard, execution.slot.index);
+            relay::close_idle_door_of(shard, execution);
         }
         (Wanted::Ring { connection, produce, owner }, Bought::Ring(ring)) => {
             if is_awaited(shard, connection) {
@@ -209,7 +208,8 @@ pub(in crate::server) fn open_relay<R: Reactor + 'static>(
     memory: DoorMemory,
     place: Place,
 ) -> Result<(), ApiError> {
-    let index = execution.slot.index;
+    // The waiting requests find the reason themselves.
+    let Some(index) = lines::index_of(shard, execution) else { return Ok(()) };
     producer::take_over_producer(shard, index);
     shard.ingest(index); // The reader may see more than the engine was told.
     shard.pump();
@@ -220,13 +220,15 @@ pub(in crate::server) fn open_relay<R: Reactor + 'static>(
     let has_place = |run: &&mut ServedRun| relay::class_for(&run.ring) == Some(class_bytes);
     // The waiting requests find the reason themselves.
     let Some(run) = run.filter(has_place) else { return Ok(()) };
+    let anchor = run.ring_clocks().unwrap_or(anchor);
     let relay = relay::Relay::of(&run.ring, run.ingested_seq, anchor, memory, &mut shard.scratch);
     let no_memory = |error: std::io::Error| relay::no_memory(class_bytes, &error);
     let relay = relay.map_err(no_memory)?;
     let mut control = ControlFile::create().map_err(no_memory)?;
     shard.tell_page(index, has_attention, &mut control.page);
-    shard.run_mut(execution.slot).guest.door =
-        Some(Box::new(Door::new(Behind::Relay(Box::new(relay)), control, looks, place)));
+    let door = Box::new(Door::new(Behind::Relay(Box::new(relay)), control, looks, place));
+    let run = shard.run_of_mut(execution).expect("it was just there");
+    run.guest.door = Some(door);
     shard.counters.doors_opened += 1;
     Ok(())
 }

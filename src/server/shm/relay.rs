@@ -9,14 +9,14 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use crate::base::Instant;
+use crate::base::{ExecutionId, Instant};
 use crate::endpoint::ApiError;
 use crate::limits;
 use crate::memory::{ClockAnchor, DoorMemory, OpenError, ReadError, RingWriter, Start};
 use crate::reactor::Reactor;
 use crate::server::guests::{ServedRemote, ServedRun};
 use crate::server::hub::Hub;
-use crate::server::shm::Behind;
+use crate::server::shm::{Behind, lines};
 use crate::server::{ServerShard, shm};
 use crate::shard::run::{Producer, Ring, Seat};
 use crate::trace::Transport;
@@ -113,6 +113,14 @@ pub(in crate::server) fn fill(
     Ok(())
 }
 
+/// Begins a copy anew, if its ring was begun anew behind chunks that it never had.
+fn follow_skip(writer: &mut RingWriter, ring: &Ring) {
+    let start = start_of(ring);
+    if start.seq > writer.head_seq() + 1 {
+        writer.skip_to(&start);
+    }
+}
+
 /// Checks D1 for a copy.
 pub(in crate::server) fn audit(writer: &RingWriter, run: &ServedRun) {
     writer.audit();
@@ -158,9 +166,16 @@ impl ServedRun {
         if let Some(door) = &mut self.guest.door
             && let Behind::Relay(relay) = &mut door.behind
         {
+            if self.is_replica {
+                follow_skip(&mut relay.writer, &self.ring);
+            }
             let deliveries = hub.deliveries_mut();
             let is_elsewhere = |remote: &&ServedRemote| matches!(remote.seat, Seat::Process(_));
-            let reader_count = self.remotes.iter().filter(is_elsewhere).count() as u32;
+            // The times of a replica are those of another machine.
+            let reader_count = match self.is_replica {
+                true => 0,
+                false => self.remotes.iter().filter(is_elsewhere).count() as u32,
+            };
             let filled = fill(&mut relay.writer, &self.ring, until_seq, scratch, |published_at| {
                 deliveries.note(published_at, Transport::Door, reader_count);
             });
@@ -181,6 +196,16 @@ pub(in crate::server) fn close_idle_door<R: Reactor + 'static>(
     if let Some(run) = &mut shard.runs[index as usize] {
         let has_ended = matches!(run.producer, Producer::Gone);
         run.guest.door.take_if(|door| door.is_idle(has_ended));
+    }
+}
+
+/// Closes the door of this execution, if it is there and nothing needs its door.
+pub(in crate::server) fn close_idle_door_of<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    execution: ExecutionId,
+) {
+    if let Some(index) = lines::index_of(shard, execution) {
+        close_idle_door(shard, index);
     }
 }
 

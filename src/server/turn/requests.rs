@@ -39,7 +39,7 @@ pub(in crate::server) fn carry_out_call<R: Reactor + 'static>(
         ApiCall::Work(work) => workers::let_work(shard, id, *work, principal),
         ApiCall::Deliver(deliver) => workers::deliver(shard, id, deliver, principal),
         ApiCall::Mcp(request) => mcp::answer_mcp(shard, id, *request, principal),
-        ApiCall::ReadDoor(door) if shard.place_of(door.execution) != door.execution => {
+        ApiCall::ReadDoor(door) if executions::is_on_disk_only(shard, door.execution) => {
             let text = "the execution is on disk only; read its events over HTTP";
             let error = ApiError::new(Status::GONE, "no_longer_held", text);
             hub::answer_error(shard, id, &error)
@@ -90,7 +90,9 @@ fn elsewhere<R: Reactor + 'static>(
 ) -> Option<Elsewhere> {
     let execution = match call {
         ApiCall::Forget(id) => *id,
-        ApiCall::ReadDoor(door) => door.execution,
+        ApiCall::ReadDoor(door) if executions::is_on_disk_only(shard, door.execution) => {
+            door.execution
+        }
         ApiCall::Deliver(deliver) => deliver.part.call,
         // One that is not a subscriber here may be one there.
         ApiCall::Acknowledge(id, subscriber, _) | ApiCall::Unsubscribe(id, subscriber)

@@ -8,7 +8,7 @@ use crate::shard::journal::EndedDetails;
 use crate::stream::{GapReason, Kind, KindTotals, Kinds, Totals};
 
 /// The events of a seed, each with its count.
-pub const HAPPENINGS: [&str; 31] = [
+pub const HAPPENINGS: [&str; 32] = [
     "away",
     "chunks",
     "closed",
@@ -17,6 +17,7 @@ pub const HAPPENINGS: [&str; 31] = [
     "discarded",
     "dismissed",
     "elsewhere",
+    "at the door",
     "ended when found",
     "ends",
     "executions",

@@ -11,7 +11,8 @@ pub struct Witness {
     pub execution: usize,
     pub policy: Policy,
     kinds: Kinds,
-    /// The place where it lives: 0 for a closure, 1 if it is polled, and 2 for another thread.
+    /// The place where it lives: 0 for a closure, 1 if it is polled, 2 for another thread, and 3
+    /// for the door.
     habitat: u64,
     from_seq: u64,
     next_seq: u64,
@@ -176,6 +177,8 @@ impl Witness {
         let fits = match gap.reason {
             GapReason::Lag => wants_newest || matches!(self.policy, Policy::Drop | Policy::Buffer),
             GapReason::Conflated => self.policy == Policy::Conflate,
+            // It has the ring of the replica, which begins anew behind a gap of the log.
+            GapReason::Late | GapReason::Overtaken if self.habitat == super::DOOR => true,
             GapReason::Late => wants_newest,
             GapReason::Corrupt | GapReason::Expired if !keeps => true,
             GapReason::Overtaken if wants_newest => true,
