@@ -55,7 +55,9 @@ pub const CLUSTER_LOOK_INTERVAL: Duration = Duration::from_millis(250);
 /// A connection is asked this often if it still works, and given up when the third question finds
 /// the first two without an answer. A node whose server is lost without a word has to reach
 /// another one, and renew its lease there, before the lease is over.
-pub const CLUSTER_PING: Duration = Duration::from_secs(1);
+pub const CLUSTER_PING: Duration = Duration::from_millis(750);
+/// Time for a connection to one server. A lost server is tried again, too, and does not answer.
+pub const CLUSTER_CONNECT_WAIT: Duration = Duration::from_secs(1);
 /// Executions of other nodes that a shard has at a time.
 pub const CLUSTER_REPLICAS_MAX: usize = 256;
 /// A replica that nobody has followed for this long is let go.
@@ -125,9 +127,9 @@ pub const CLUSTER_MONITOR_BYTES_MAX: usize = 1 << 20;
 pub const CLUSTER_ENTRIES_COUNTED_MAX: usize = 100_000;
 
 const _: () = {
-    // A quarter of a lease may have passed before its server was lost. Behind three questions, an
-    // attempt of the lease and its answer follow.
-    let lost_ms = 3 * CLUSTER_PING.as_millis() + CLUSTER_ANSWER_WAIT.as_millis();
+    // A quarter of a lease may have passed before its server was lost. Three questions follow. Then
+    // the lost server may be tried first, by each of two addresses: its own and the announced one.
+    let lost_ms = 3 * CLUSTER_PING.as_millis() + 2 * CLUSTER_CONNECT_WAIT.as_millis();
     assert!(lost_ms <= CLUSTER_LEASE.as_millis() * 3 / 4);
     assert!(CLUSTER_RECORD_BYTES_FIRST < CLUSTER_RECORD_BYTES);
     // The longest chunk is a quarter of the largest ring.

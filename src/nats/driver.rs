@@ -28,8 +28,8 @@ use crate::cluster::member::{self, About, Held, Lease, Watch};
 use crate::cluster::mirror::{self, Attempt, Last, Mirror, Standing, Wish};
 use crate::cluster::record::Incarnation;
 use crate::limits::{
-    CLUSTER_ANSWER_WAIT, CLUSTER_LOOK_INTERVAL, CLUSTER_MAILBOX, CLUSTER_PING, CLUSTER_RETRY_FIRST,
-    CLUSTER_RETRY_MAX,
+    CLUSTER_ANSWER_WAIT, CLUSTER_CONNECT_WAIT, CLUSTER_LOOK_INTERVAL, CLUSTER_MAILBOX,
+    CLUSTER_PING, CLUSTER_RETRY_FIRST, CLUSTER_RETRY_MAX,
 };
 use crate::reactor::Clock;
 use crate::server::{Holder, Listed, Located, ReaderName, Ticket};
@@ -146,6 +146,7 @@ async fn connect(
 ) -> Result<Client, LinkError> {
     let options = options
         .ping_interval(CLUSTER_PING)
+        .connection_timeout(CLUSTER_CONNECT_WAIT)
         .reconnect_delay_callback(|attempt| {
             let factor = 1 << attempt.min(10);
             (CLUSTER_RETRY_FIRST * factor).min(CLUSTER_RETRY_MAX)
