@@ -35,8 +35,12 @@ impl Cluster {
 
     /// Makes a cluster of three servers that each have everything.
     pub fn start_three(name: &str) -> Option<Cluster> {
-        let (places, routes) =
-            ([(); 3].map(|()| Place::default()), [(); 3].map(|()| ports::free()));
+        Cluster::start_three_at(name, &Place::default())
+    }
+
+    /// Makes a cluster of three servers, each at such a place.
+    pub fn start_three_at(name: &str, place: &Place) -> Option<Cluster> {
+        let (places, routes) = ([(); 3].map(|()| place.clone()), [(); 3].map(|()| ports::free()));
         let mut servers = NatsServer::start_together(&places, &routes, "")?;
         Cluster::of(name, servers.remove(0), servers)
     }

@@ -48,6 +48,7 @@ fn start() -> Option<Parted> {
         launcher: network.launcher(number),
         address: network.address(number),
         scheme: "tls",
+        ..Place::default()
     };
     let places: Vec<Place> = (0..SERVERS).map(place).collect();
     let servers = NatsServer::start_together(&places, &[ROUTES; SERVERS as usize], &tls)?;

@@ -8,6 +8,7 @@ use streamdoor::reactor::Clock;
 
 use crate::campaign::{Tally, count, pause, random};
 use crate::follower::{Load, Manner, Transcript};
+use crate::nats_server::{NatsServer, Place};
 use crate::nodes::{Cluster, only};
 use crate::served::{self, Server};
 use crate::world::{self, Folder, events, inspect, kill};
@@ -191,16 +192,16 @@ fn kill_everything(cluster: &mut Cluster, tally: &Tally, random: &mut Random) {
         pause(random, 100, 3_000);
         let is_first = random.chance(1, 2);
         if is_first {
-            cluster.nats.kill();
+            cluster.servers().into_iter().for_each(NatsServer::kill);
         }
         nodes.into_iter().for_each(kill);
         if !is_first {
-            cluster.nats.kill();
+            cluster.servers().into_iter().for_each(NatsServer::kill);
         }
         let joined = watchers.into_iter().map(|pair| pair.map(|one| one.join().expect("no panic")));
         joined.collect::<Vec<_>>()
     });
-    cluster.nats.start_again();
+    cluster.servers().into_iter().for_each(NatsServer::start_again);
     let nodes = ["a", "b"].map(|name| cluster.node(name, &[]));
     for ((load, id), seen) in all().zip(&seen) {
         let from_all = Manner { policy: Some("replay"), ..Manner::default() };
@@ -229,13 +230,23 @@ fn kill_everything(cluster: &mut Cluster, tally: &Tally, random: &mut Random) {
     }
 }
 
-#[test]
-fn kills_of_everything_lose_nothing_that_anybody_has_seen() {
-    let kills = count("ALL_KILLS", 2);
-    let Some(mut cluster) = Cluster::start("all-kills") else { return };
+fn kills_of_everything(cluster: Option<Cluster>, kills: u64, what: &str) {
+    let Some(mut cluster) = cluster else { return };
     let (tally, mut random) = (Tally::default(), random(50));
     for _ in 0..kills {
         kill_everything(&mut cluster, &tally, &mut random);
     }
-    tally.finish(&format!("{kills} kills of all nodes and of nats-server at the same time"));
+    tally.finish(&format!("{kills} kills of all nodes and of {what} at the same time"));
+}
+
+#[test]
+fn kills_of_everything_lose_nothing_that_anybody_has_seen() {
+    kills_of_everything(Cluster::start("all-kills"), count("ALL_KILLS", 2), "nats-server");
+}
+
+#[test]
+fn kills_of_everything_with_three_servers_lose_nothing_that_anybody_has_seen() {
+    let place = Place { syncs_always: true, ..Place::default() };
+    let cluster = Cluster::start_three_at("all-three-kills", &place);
+    kills_of_everything(cluster, count("ALL_THREE_KILLS", 1), "three servers that sync always");
 }

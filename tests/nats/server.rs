@@ -26,11 +26,14 @@ pub struct Place {
     pub address: Ipv4Addr,
     /// The scheme of the address: `nats`, or `tls`.
     pub scheme: &'static str,
+    /// True if the disk has everything that is acknowledged.
+    pub syncs_always: bool,
 }
 
 impl Default for Place {
     fn default() -> Place {
-        Place { launcher: Vec::new(), address: Ipv4Addr::LOCALHOST, scheme: "nats" }
+        let address = Ipv4Addr::LOCALHOST;
+        Place { launcher: Vec::new(), address, scheme: "nats", syncs_always: false }
     }
 }
 
@@ -80,9 +83,10 @@ impl NatsServer {
         let urls: Vec<String> =
             urls.map(|(place, port)| format!("nats://{}:{port}", place.address)).collect();
         let start = |(number, (place, port)): (usize, (&Place, &u16))| {
+            let sync = if place.syncs_always { "sync_interval: always" } else { "" };
             let all = format!(
                 "server_name: n{number}
-                 jetstream {{ store_dir: DIRECTORY }}
+                 jetstream {{ store_dir: DIRECTORY\n {sync} }}
                  cluster {{ name: together, listen: \"{}:{port}\", routes: [{}] }}
                  {configuration}",
                 place.address,
