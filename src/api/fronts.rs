@@ -63,6 +63,47 @@ documents! {
         run_id: String,
     }
 
+    /// A response, as the specification Open Responses has it. The answer is a stream of events
+    /// instead, if the request wants one.
+    struct Response: "Response" {
+        /// The id: `resp_` and that of the execution.
+        id: String,
+        /// The kind of the object.
+        object: String => json!({"const": "response"}),
+        /// The time of creation, in seconds since 1970.
+        created_at: u64,
+        /// The state of the response.
+        status: String => json!({"enum": [
+            "queued", "in_progress", "completed", "incomplete", "failed", "cancelled",
+        ]}),
+        /// The name of the model.
+        model: String,
+        /// The items: messages, reasoning, and calls of tools with their output.
+        output: Vec<Map<String, Value>>,
+        /// The reason of a failure.
+        error: Option<Value> => json!({"type": ["object", "null"]}),
+        /// The reason why the response is not complete.
+        incomplete_details: Option<Value> => json!({"type": ["object", "null"]}),
+        /// The numbers of tokens, once the response has ended.
+        usage: Option<Value> => json!({"type": ["object", "null"]}),
+        /// The metadata of the request.
+        metadata: Map<String, Value>,
+    }
+
+    /// The items of the input of a response.
+    struct InputItems: "InputItems" {
+        /// The kind of the object.
+        object: String => json!({"const": "list"}),
+        /// The items.
+        data: Vec<Map<String, Value>>,
+        /// The id of the first item.
+        first_id: Option<Value> => json!({"type": ["string", "null"]}),
+        /// The id of the last item.
+        last_id: Option<Value> => json!({"type": ["string", "null"]}),
+        /// Always false: all items are there.
+        has_more: bool,
+    }
+
     /// A JSON-RPC error.
     struct McpError: "McpError" {
         /// The version of JSON-RPC.

@@ -33,6 +33,8 @@ pub(super) enum ParsedHead {
     Execute(Option<(StreamFormat, DeliveryOptions)>, TraceContext, Option<Box<str>>),
     /// An agent run, which the body describes. The answer is its stream.
     Agent(agent::StreamOptions, TraceContext),
+    /// A response of an agent, which the body describes.
+    Respond(TraceContext),
     /// A request about a thread of LangGraph, which the body describes.
     Thread(Box<str>, ThreadBody),
     /// An acknowledgement. The body says through which chunk it goes.
@@ -262,6 +264,11 @@ impl RoutedRequest<'_> {
         Ok(self.path[at].parse().map_err(|_| NotFound)?)
     }
 
+    /// Returns the execution of the response that the path names.
+    pub fn response(&self) -> Result<ExecutionId, ApiError> {
+        Ok(bodies::response_id(&self.path[0]).ok_or(NotFound)?)
+    }
+
     pub fn subscriber(&self) -> Result<SubscriberId, ApiError> {
         Ok(self.path[1].parse().map_err(|_| NotFound)?)
     }
@@ -299,6 +306,8 @@ impl ParsedHead {
                     .map(|execute| ApiCall::Execute(Execute { trace, key, ..execute }.into()))
             }
             ParsedHead::Agent(stream, trace) => agent::stream(body, stream)
+                .map(|execute| ApiCall::Execute(Execute { trace, ..execute }.into())),
+            ParsedHead::Respond(trace) => bodies::respond(body)
                 .map(|execute| ApiCall::Execute(Execute { trace, ..execute }.into())),
             ParsedHead::Thread(thread, ThreadBody::Command) => {
                 return bodies::command(body, thread);

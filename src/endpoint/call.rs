@@ -68,6 +68,8 @@ pub enum ApiCall {
     Produce(Box<Produce>),
     /// A request about a thread of a front end.
     Thread(Box<ThreadCall>),
+    /// A request about a response.
+    Response(ResponseCall),
     /// A request of the Durable Streams protocol.
     Durable(Box<DurableCall>),
 }
@@ -118,6 +120,42 @@ pub struct FrontRun {
     pub passed_over: Vec<String>,
     /// The number of the LangGraph command that the answer belongs to, if it belongs to one.
     pub command: Option<u64>,
+    /// Responses: the response whose conversation goes on.
+    pub previous: Option<ExecutionId>,
+    /// Responses: the members that each answer repeats, and the conversation.
+    pub kept: Option<Box<serde_json::Value>>,
+    /// Responses: true if only the events of its specification are sent.
+    pub is_plain: bool,
+}
+
+/// A request about a response: an execution, as clients of the Responses API know it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResponseCall {
+    /// The execution.
+    pub execution: ExecutionId,
+    /// The request.
+    pub ask: ResponseAsk,
+}
+
+/// The request about a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResponseAsk {
+    /// Returns the response as it is now.
+    Retrieve,
+    /// Follows the events.
+    Follow {
+        /// The number of the last event that the client has.
+        after: Option<u64>,
+        /// True if only the events of the specification are sent.
+        is_plain: bool,
+    },
+    /// Cancels it, and returns it.
+    Cancel,
+    /// Returns the items of its input.
+    InputItems {
+        /// True if the oldest one comes first.
+        is_ascending: bool,
+    },
 }
 
 /// The request of another process to read the ring of an execution.
@@ -284,6 +322,9 @@ pub struct FrontOptions {
     /// Names of tools that the client would carry out itself. The server does not call them, and
     /// says so in the stream.
     pub passed_over: Vec<String>,
+    /// Responses: true if only the events of its specification are sent. Some clients refuse
+    /// others.
+    pub is_plain: bool,
 }
 
 /// Delivery options of a subscriber.
@@ -362,12 +403,13 @@ impl ApiCall {
             | ApiCall::Acknowledge(id, ..)
             | ApiCall::Unsubscribe(id, _) => Some(*id),
             ApiCall::ReadDoor(door) => Some(door.execution),
+            ApiCall::Response(call) => Some(call.execution),
+            ApiCall::Execute(execute) => execute.front.as_ref().and_then(|front| front.previous),
             ApiCall::Follow(_)
             | ApiCall::Mcp(_)
             | ApiCall::Progress(_)
             | ApiCall::Deliver(_)
             | ApiCall::Tools
-            | ApiCall::Execute(_)
             | ApiCall::Executions(_)
             | ApiCall::AllProgress
             | ApiCall::Metrics(_)

@@ -31,6 +31,8 @@ pub(super) enum Shape {
     Text { bytes_max: u64 },
     /// The id of an execution.
     Execution,
+    /// The id of a response.
+    Response,
     /// The id of a subscriber.
     Subscriber,
     /// A progress token.
@@ -175,6 +177,7 @@ impl Shape {
             Shape::Choice(choices) => choices[0].into(),
             Shape::Text { .. } | Shape::ToolName | Shape::Session => "example".into(),
             Shape::Execution => EXECUTION.into(),
+            Shape::Response => format!("resp_{EXECUTION}").into(),
             Shape::Executions => json!([EXECUTION]),
             Shape::Subscriber => "s0.1".into(),
             Shape::Token => "0".repeat(39).into(),
@@ -207,6 +210,9 @@ impl Shape {
                 json!({"type": "string", "minLength": 1, "maxLength": bytes_max})
             }
             Shape::Execution => ExecutionId::schema(),
+            Shape::Response => {
+                json!({"type": "string", "pattern": "^resp_[0-9a-hjkmnp-tv-z]{26}$"})
+            }
             Shape::Token => ProgressToken::schema(),
             Shape::Subscriber => SubscriberId::schema(),
             Shape::Ticket => json!({"type": "string", "pattern": "^[0-9A-Za-z_-]{56}$"}),

@@ -57,6 +57,7 @@ mod refusal_tests;
 mod representation;
 #[cfg(test)]
 mod representation_tests;
+mod responses;
 mod routes;
 mod schemas;
 pub(crate) mod subscriptions;
@@ -75,7 +76,7 @@ pub use answer::{Answer, BYTES, JSON, PayloadPart};
 pub use call::{
     ApiCall, Deliver, DeliveredPart, DeliveryOptions, Execute, Follow, FrontOptions, FrontRun,
     IdempotencyKey, MetricsFormat, Opening, OutputAsk, PolicyChoice, Produce, ReadDoor,
-    StreamFormat, ThreadAsk, ThreadCall, Work,
+    ResponseAsk, ResponseCall, StreamFormat, ThreadAsk, ThreadCall, Work,
 };
 pub use connection::{Arrival, AwaitedEvent, ConnectionStep, HttpConnection, StreamBody};
 pub use durable::{

@@ -12,7 +12,7 @@ use crate::endpoint::list::{ListAsk, ListPlace, ListScope, SCOPE_NAMES, STATE_NA
 use crate::endpoint::representation::{has_etag, payload_etag};
 use crate::endpoint::{
     ApiError, DeliveryOptions, Follow, FrontOptions, MetricsFormat, OutputAsk, ProducerAt,
-    ReadDoor, StreamFormat, durable, front,
+    ReadDoor, ResponseAsk, StreamFormat, durable, front,
 };
 use crate::engine::{Coalesce, From};
 use crate::limits;
@@ -68,7 +68,7 @@ pub(super) const KINDS: &[Field] = &[Field::new(
     "The kinds of chunks in the output. Default: all kinds but `structured`.",
 )];
 
-const FORMATS: &[&str] = &["sse", "ndjson", "ai-sdk", "ag-ui", "langgraph"];
+const FORMATS: &[&str] = &["sse", "ndjson", "ai-sdk", "ag-ui", "langgraph", "responses"];
 const SDK_VERSION: Field = Field::new(
     "sdk_version",
     Shape::Choice(&["5", "6", "7"]),
@@ -531,6 +531,23 @@ impl<'a> Parameters<'a> {
                 format.map(StreamFormat::Front).map_err(wrong)
             }
         }
+    }
+
+    /// Returns what a client of Responses wants to have of a response.
+    pub fn response_ask(&self) -> Result<ResponseAsk, ApiError> {
+        self.choice("include_obfuscation")?;
+        let after = self.number("starting_after")?;
+        let included = self.choice("include")?.or(self.choice("include[]")?);
+        Ok(match self.choice("stream")? {
+            Some("true") => ResponseAsk::Follow { after, is_plain: included.is_none() },
+            _ => ResponseAsk::Retrieve,
+        })
+    }
+
+    /// True if a list of items begins with the oldest one.
+    pub fn is_ascending(&self) -> Result<bool, ApiError> {
+        self.number("limit")?;
+        Ok(self.choice("order")? == Some("asc"))
     }
 
     /// Checks the parameters that LangGraph clients send when they cancel a run. They have no

@@ -16,7 +16,7 @@ use crate::endpoint::parameters::{
 use crate::endpoint::representation::{Document, StaticDocument};
 use crate::endpoint::{
     ApiCall, ApiError, StreamFormat, ThreadAsk, ThreadCall, Work, agent, documents, door, durable,
-    execute, mcp, openapi, subscriptions, workers,
+    execute, mcp, openapi, responses, subscriptions, workers,
 };
 use crate::engine::NotFound;
 use crate::limits;
@@ -60,7 +60,7 @@ pub(super) struct Body {
 }
 
 impl Body {
-    const fn new(fields: &'static [Field], bytes_max: u64) -> Body {
+    pub const fn new(fields: &'static [Field], bytes_max: u64) -> Body {
         Body { fields, bytes_max, takes_lines: false, has_others: false }
     }
 }
@@ -94,6 +94,12 @@ pub(super) const PATH_FIELDS: &[Field] = &[
     )
     .required(),
     Field::new("execution", Shape::Execution, "The execution's id.").required(),
+    Field::new(
+        "response",
+        Shape::Response,
+        "The id of a response: `resp_` and the id of its execution.",
+    )
+    .required(),
     Field::new("subscriber", Shape::Subscriber, "The subscriber's id.").required(),
     Field::new("token", Shape::Token, "A progress token.").required(),
     Field::new("name", Shape::ToolName, "The name of a tool.").required(),
@@ -273,6 +279,11 @@ pub(super) const ROUTES: &[Route] = &[
         },
         ..PLAIN
     },
+    responses::CREATE,
+    responses::GET,
+    responses::CANCEL,
+    responses::INPUT,
+    responses::DELETE,
     Route {
         path: "/v1/agent/stream/{thread}/stream",
         name: "followThreadRun",

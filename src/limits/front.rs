@@ -8,6 +8,8 @@ pub const FRONT_OUTPUT_BYTES_MAX: usize = 1 << 20;
 pub const FRONT_SNAPSHOT_BYTES_MIN: usize = 1 << 10;
 /// Bytes of a block's prose that are kept for formats that repeat it whole at its end.
 pub const FRONT_PROSE_BYTES_MAX: usize = 1 << 20;
+/// Bytes of the items of a response that are kept, because its end has all of them.
+pub const FRONT_RESPONSE_BYTES_MAX: usize = 8 << 20;
 /// Bytes of a tool's arguments that are kept for clients of front ends.
 pub const FRONT_ARGUMENTS_BYTES_MAX: usize = 16 << 10;
 /// Bytes of a client's name for a thread, or for a run on it.

@@ -8,6 +8,7 @@ use crate::test_server::Asking;
 /// The names in paths, queries and bodies.
 pub struct Names {
     pub execution: String,
+    response: String,
     token: String,
     subscriber: String,
 }
@@ -18,6 +19,7 @@ impl Names {
         let text = |name: &str| created[name].as_str().unwrap().to_owned();
         Names {
             execution: text("execution"),
+            response: format!("resp_{}", text("execution")),
             token: text("token"),
             subscriber: subscriber.to_owned(),
         }
@@ -30,12 +32,14 @@ impl Names {
         let mut token: ProgressToken = self.token.parse().unwrap();
         token.secret ^= 1 << 40;
         let subscriber = self.subscriber.clone();
-        Names { execution: execution.to_string(), token: token.to_string(), subscriber }
+        let (execution, token) = (execution.to_string(), token.to_string());
+        Names { response: format!("resp_{execution}"), execution, token, subscriber }
     }
 
     fn value(&self, name: &str) -> &str {
         match name {
             "execution" | "executions" => &self.execution,
+            "response" => &self.response,
             "subscriber" => &self.subscriber,
             "token" => &self.token,
             "name" => "tool",

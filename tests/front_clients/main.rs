@@ -1,5 +1,5 @@
-//! The real clients of AI SDK, AG-UI and LangGraph. They read what fronts write, and they talk to a
-//! server of which they only know the URL.
+//! The real clients of AI SDK, AG-UI, LangGraph and the Responses API. They read what fronts write,
+//! and they talk to a server of which they only know the URL.
 //!
 //! The tests install them with npm and pip, once and in fixed versions. For AI SDK these are the
 //! newest version of each generation and an old one that refuses unknown fields. In `understood.rs`
@@ -15,6 +15,7 @@ mod chromium;
 mod installed;
 mod page;
 mod real;
+mod responses;
 mod restarted;
 #[path = "../agents/scripted.rs"]
 #[allow(dead_code, reason = "another test needs the rest")]
@@ -43,7 +44,8 @@ pub const AI_SDKS: [(&str, &str); 6] = [
 /// Returns the folder with `node_modules`.
 fn node() -> Result<PathBuf, Missing> {
     let sdks = AI_SDKS.map(|(name, version)| format!("{name}@npm:ai@{version}"));
-    let others = ["@ag-ui/client@1.0.0", "@ag-ui/core@1.0.0", "rxjs@7.8.1"].map(str::to_owned);
+    let others = ["@ag-ui/client@1.0.0", "@ag-ui/core@1.0.0", "rxjs@7.8.1", "openai@7.57.0"];
+    let others = others.map(str::to_owned);
     let packages: Vec<String> = sdks.into_iter().chain(others).collect();
     let packages: Vec<&str> = packages.iter().map(String::as_str).collect();
     installed::node(installed::folder("front-clients", "node"), &packages)
@@ -51,7 +53,12 @@ fn node() -> Result<PathBuf, Missing> {
 
 /// Returns a Python with LangGraph's packages.
 fn python() -> Result<PathBuf, Missing> {
-    let packages = ["langgraph-sdk==0.4.14", "langchain-protocol==0.0.20", "langchain-core==1.8.3"];
+    let packages = [
+        "langgraph-sdk==0.4.14",
+        "langchain-protocol==0.0.20",
+        "langchain-core==1.8.3",
+        "openai==3.57.0",
+    ];
     installed::python(installed::folder("front-clients", "python"), &packages)
 }
 

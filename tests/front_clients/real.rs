@@ -73,25 +73,25 @@ events = [{ text = "That was much." }]
 "#;
 
 /// A model, and a server that uses it.
-struct House {
+pub struct House {
     server: Server,
     _model: ModelServer,
 }
 
 impl House {
-    fn new(name: &str) -> House {
+    pub fn new(name: &str) -> House {
         let model = ModelServer::following(name, SCRIPT);
         let described = format!("demo=chat,{},demo", model.base_url);
         let server = Server::start(&["--model", &described, "--allow-commands", "seq"]);
         House { server, _model: model }
     }
 
-    fn base(&self) -> String {
+    pub fn base(&self) -> String {
         format!("http://{}", self.server.address())
     }
 
     /// Returns a client's report on each of its scenes.
-    fn play(&self, command: &mut Command) -> BTreeMap<String, Value> {
+    pub fn play(&self, command: &mut Command) -> BTreeMap<String, Value> {
         let done = command.env("NO_PROXY", "127.0.0.1").output().unwrap();
         let said = String::from_utf8_lossy(&done.stdout).into_owned();
         let trouble = String::from_utf8_lossy(&done.stderr).into_owned();
@@ -104,7 +104,7 @@ impl House {
         said.lines().map(scene).collect()
     }
 
-    fn native(&self, said: &Value) -> Native {
+    pub fn native(&self, said: &Value) -> Native {
         native(&self.server, said)
     }
 }

@@ -76,3 +76,16 @@ fn langgraph_gets_what_came_since_from_the_run_that_a_restart_has_ended() {
         assert!(said["breaks"].as_u64().unwrap() >= 1, "{said:#}");
     });
 }
+
+#[test]
+fn openai_goes_on_behind_a_number_in_the_response_that_a_restart_has_ended() {
+    or_say(node(), |folder| {
+        let said = play("restarted-responses", |base| {
+            let mut command = Command::new("node");
+            command.arg(driver("real_responses.mjs")).arg(folder).arg(base);
+            command
+        });
+        assert_eq!(said["ordered"], true, "{said:#}");
+        assert!(said["breaks"].as_u64().unwrap() >= 1, "{said:#}");
+    });
+}

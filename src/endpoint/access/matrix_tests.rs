@@ -187,6 +187,7 @@ fn example(shape: &Shape) -> Value {
         Shape::Choice(choices) => choices[0].into(),
         Shape::Text { .. } | Shape::Cursors | Shape::Ticket => "x".into(),
         Shape::Execution | Shape::Executions => id(1).to_string().into(),
+        Shape::Response => format!("resp_{}", id(1)).into(),
         Shape::Subscriber => "s7.2".into(),
         Shape::Token => progress_token().to_string().into(),
         Shape::Kinds => "stdout".into(),

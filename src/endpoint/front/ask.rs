@@ -1,4 +1,4 @@
-//! Reads the requests of clients of the three formats as conversations.
+//! Reads the requests of clients of the formats as conversations.
 //!
 //! Only known content is read: texts, calls and their results. Files, content that only a page
 //! understands, and unknown fields are ignored, because each release of a client sends more of
@@ -8,6 +8,7 @@
 mod ag_ui;
 mod ai_sdk;
 mod langgraph;
+mod responses;
 #[cfg(test)]
 mod tests;
 
@@ -22,6 +23,8 @@ pub use ai_sdk::read_ai_sdk;
 pub use langgraph::{
     Command, Follow, read_command, read_follow, write_command_error, write_command_success,
 };
+
+pub(in crate::endpoint) use responses::{EXTENSIONS, ResponseRequest, of_responses};
 
 use crate::agent::{AssistantMessage, CallMade, Message, ToolDescription, ToolResult};
 

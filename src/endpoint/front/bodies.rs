@@ -6,13 +6,15 @@
 //! Unknown options are ignored, because each release of a client sends more, and each application
 //! adds its own.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::ask::{self, AskError, FrontRequest};
 use super::{FrontFormat, SdkVersion};
 use crate::api::{FrontInfo, spelled};
+use crate::base::ExecutionId;
 use crate::endpoint::{
-    Answer, ApiCall, ApiError, Execute, FrontOptions, FrontRun, ThreadAsk, ThreadCall, agent,
+    Answer, ApiCall, ApiError, DeliveryOptions, Execute, FrontOptions, FrontRun, StreamFormat,
+    ThreadAsk, ThreadCall, agent,
 };
 use crate::limits;
 use crate::tool::AGENT;
@@ -56,9 +58,44 @@ pub(in crate::endpoint) fn run_of(body: Value) -> Result<RunRequest, ApiError> {
             .transpose()?,
         run_id: request.run_id.as_deref().map(|name| named("runId", name)).transpose()?,
         passed_over: request.client_tools.iter().map(|tool| tool.name.clone()).collect(),
-        command: None,
+        ..FrontRun::default()
     };
     Ok(RunRequest::Front { members: members_of(request), format, front })
+}
+
+/// Reads a request for a response.
+pub(in crate::endpoint) fn respond(body: &[u8]) -> Result<Execute, ApiError> {
+    let Value::Object(members) = crate::endpoint::body::parse(body)? else {
+        let text = "the body must be a JSON object";
+        return Err(ApiError::new(Status::BAD_REQUEST, "invalid_body", text));
+    };
+    let asked = ask::of_responses(members).map_err(refused)?;
+    let ask::ResponseRequest { run, is_stream, is_plain, is_background, previous, repeated } =
+        asked;
+    let previous = match previous {
+        None => None,
+        Some(id) => Some(response_id(&id).ok_or_else(|| {
+            let error = ApiError::from(crate::engine::NotFound);
+            error.field("previous_response_id")
+        })?),
+    };
+    let mut members = members_of(run);
+    if members["model"] == AGENT {
+        members["model"].take();
+        members.as_object_mut().expect("it is an object").remove("model");
+    }
+    let messages = members["messages"].clone();
+    let format = StreamFormat::Front(FrontFormat::Responses { is_document: !is_stream });
+    let stream = (is_stream || !is_background).then(|| (format, DeliveryOptions::default()));
+    let execute = agent::run(&members, stream)?;
+    let kept = json!({ "response": repeated, "messages": messages });
+    let front = FrontRun { previous, kept: Some(kept.into()), is_plain, ..FrontRun::default() };
+    Ok(Execute { front: Some(front.into()), ..execute })
+}
+
+/// Reads the id of a response: that of its execution, with a prefix.
+pub(in crate::endpoint) fn response_id(text: &str) -> Option<ExecutionId> {
+    text.strip_prefix("resp_")?.parse().ok()
 }
 
 /// Translates a request to the server's own form.
@@ -134,7 +171,7 @@ pub(in crate::endpoint) fn follow(
     let ask::Follow { channels, since, has_root } = ask::read_follow(body).map_err(refused)?;
     // All events happen at the root.
     let channels = if has_root { channels } else { super::Channels::new([]) };
-    let front_options = FrontOptions { since, channels, passed_over: Vec::new() };
+    let front_options = FrontOptions { since, channels, ..FrontOptions::default() };
     Ok(ApiCall::Thread(ThreadCall { thread, ask: ThreadAsk::Follow(format, front_options) }.into()))
 }
 

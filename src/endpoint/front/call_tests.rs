@@ -145,7 +145,7 @@ fn who_asks_for_a_run_is_known_by_what_he_says() {
         thread_id: Some("t".into()),
         run_id: Some("r".into()),
         passed_over: vec!["paint".to_owned()],
-        command: None,
+        ..FrontRun::default()
     };
     assert_eq!(run.front, Some(front.into()));
 
@@ -187,7 +187,8 @@ fn threads_are_asked_for_by_their_names() {
     let cancel = with("POST", &format!("{path}/t/runs/{}/cancel?wait=0", id(1)), "");
     assert_eq!(called(&cancel), ApiCall::Cancel(id(1)));
 
-    let front_options = |channels, since| FrontOptions { since, channels, passed_over: Vec::new() };
+    let front_options =
+        |channels, since| FrontOptions { since, channels, ..FrontOptions::default() };
     let all = front_options(Channels::new(["tools", "lifecycle"]), Some(7));
     let body = r#"{"channels":["tools","lifecycle"],"since":7}"#;
     for end in ["stream", "stream/events"] {

@@ -1,14 +1,15 @@
-//! Clients of the three formats, as strict as the real ones. Each reads a stream as it comes, and
+//! Clients of the formats, as strict as the real ones. Each reads a stream as it comes, and
 //! refuses what the real client refuses. The result is a [`SeenStream`], which is the same type for
 //! all formats.
 //!
 //! The rules are those of `ai` 5.0.0, 6.0.0 and 7.0.0 (strict objects, known chunks only), of
-//! `@ag-ui/client` 1.0.0 (`verify`), and of `langchain-protocol` 0.0.20. Additional rules: nothing
-//! is left open, and nothing is ended twice.
+//! `@ag-ui/client` 1.0.0 (`verify`), and of `langchain-protocol` 0.0.20. Those of Responses are in
+//! `openai` 7. Additional rules: nothing is left open, and nothing is ended twice.
 
 mod ag_ui;
 mod ai_sdk;
 mod langgraph;
+mod responses;
 
 use serde_json::Value;
 
@@ -83,6 +84,7 @@ enum FrontClient {
     AiSdk(ai_sdk::AiSdkClient),
     AgUi(ag_ui::AgUiClient),
     LangGraph(langgraph::LangGraphClient),
+    Responses(Box<responses::ResponsesClient>),
 }
 
 impl Checker {
@@ -93,6 +95,7 @@ impl Checker {
             FrontFormat::LangGraph { spelling } => {
                 FrontClient::LangGraph(langgraph::LangGraphClient::new(spelling == Spelling::Camel))
             }
+            FrontFormat::Responses { .. } => FrontClient::Responses(Box::default()),
         };
         Checker { decoder: Decoder::new(), client }
     }
@@ -131,6 +134,7 @@ impl Checker {
             FrontClient::AiSdk(client) => client.chunk(&json),
             FrontClient::AgUi(client) => client.event(&json),
             FrontClient::LangGraph(client) => client.event(name, id, &json),
+            FrontClient::Responses(client) => client.event(name, &json),
         }
     }
 
@@ -140,7 +144,8 @@ impl Checker {
         match &mut self.client {
             FrontClient::AiSdk(client) => client.reconnect(),
             FrontClient::AgUi(client) => client.reconnect(),
-            FrontClient::LangGraph(_) => {} // Its state outlives connections.
+            // Their state outlives connections.
+            FrontClient::LangGraph(_) | FrontClient::Responses(_) => {}
         }
     }
 
@@ -150,6 +155,7 @@ impl Checker {
             FrontClient::AiSdk(client) => client.finish(),
             FrontClient::AgUi(client) => client.finish(),
             FrontClient::LangGraph(client) => client.finish(),
+            FrontClient::Responses(client) => client.finish(),
         }
     }
 }

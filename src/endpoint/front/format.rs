@@ -18,6 +18,11 @@ pub enum FrontFormat {
         /// The spelling of names that consist of several words.
         spelling: Spelling,
     },
+    /// OpenAI's Responses API.
+    Responses {
+        /// True for the object alone, once the response has ended.
+        is_document: bool,
+    },
 }
 
 /// A generation of AI SDK. Each refuses what only later ones know.
@@ -64,16 +69,20 @@ impl FrontFormat {
         let parsed: FrontFormat = format.parse()?;
         let misplaced = |parameter, allowed| Err(FormatError { parameter, allowed });
         match parsed {
-            FrontFormat::AgUi | FrontFormat::LangGraph { .. } if sdk_version.is_some() => {
+            FrontFormat::AgUi | FrontFormat::LangGraph { .. } | FrontFormat::Responses { .. }
+                if sdk_version.is_some() =>
+            {
                 misplaced("sdk_version", "absent: it belongs to format=ai-sdk")
             }
-            FrontFormat::AgUi | FrontFormat::AiSdk { .. } if spelling.is_some() => {
+            FrontFormat::AgUi | FrontFormat::AiSdk { .. } | FrontFormat::Responses { .. }
+                if spelling.is_some() =>
+            {
                 misplaced("spelling", "absent: it belongs to format=langgraph")
             }
             FrontFormat::AiSdk { sdk } => {
                 Ok(FrontFormat::AiSdk { sdk: sdk_version.map_or(Ok(sdk), str::parse)? })
             }
-            FrontFormat::AgUi => Ok(FrontFormat::AgUi),
+            FrontFormat::AgUi | FrontFormat::Responses { .. } => Ok(parsed),
             FrontFormat::LangGraph { spelling: default } => {
                 Ok(FrontFormat::LangGraph { spelling: spelling.map_or(Ok(default), str::parse)? })
             }
@@ -85,15 +94,22 @@ impl FrontFormat {
         match self {
             // The value has never changed.
             FrontFormat::AiSdk { .. } => &[("x-vercel-ai-ui-message-stream", "v1")],
-            FrontFormat::AgUi | FrontFormat::LangGraph { .. } => &[],
+            FrontFormat::AgUi | FrontFormat::LangGraph { .. } | FrontFormat::Responses { .. } => {
+                &[]
+            }
         }
+    }
+
+    /// True if the answer is one JSON object, and no stream of events.
+    pub fn is_document(self) -> bool {
+        matches!(self, FrontFormat::Responses { is_document: true })
     }
 
     /// Returns the number of the event with this id, if it belongs to this execution and the format
     /// has event ids.
     pub fn event_of(self, id: &str, execution: &str) -> Option<u64> {
         match self {
-            FrontFormat::AiSdk { .. } | FrontFormat::AgUi => None,
+            FrontFormat::AiSdk { .. } | FrontFormat::AgUi | FrontFormat::Responses { .. } => None,
             FrontFormat::LangGraph { .. } => {
                 let (of, number) = id.split_once(':')?;
                 number.parse().ok().filter(|_| of == execution)
@@ -110,9 +126,10 @@ impl FromStr for FrontFormat {
             "ai-sdk" => Ok(FrontFormat::AiSdk { sdk: SdkVersion::default() }),
             "ag-ui" => Ok(FrontFormat::AgUi),
             "langgraph" => Ok(FrontFormat::LangGraph { spelling: Spelling::default() }),
+            "responses" => Ok(FrontFormat::Responses { is_document: false }),
             _ => Err(FormatError {
                 parameter: "format",
-                allowed: "`ai-sdk`, `ag-ui` or `langgraph`",
+                allowed: "`ai-sdk`, `ag-ui`, `langgraph` or `responses`",
             }),
         }
     }

@@ -1,5 +1,5 @@
-//! The formats of front ends by other authors: AI SDK, AG-UI and LangGraph, written from the same
-//! log.
+//! The formats of front ends by other authors: AI SDK, AG-UI, LangGraph and the Responses API,
+//! written from the same log.
 //!
 //! A [`Front`] takes the items of a subscriber one by one, and writes what the client of one format
 //! reads. `sequencer.rs` turns items into operations whose order is valid whatever was lost before;
@@ -38,6 +38,7 @@ mod langgraph;
 mod op;
 #[cfg(test)]
 mod random_tests;
+mod responses;
 #[cfg(test)]
 mod rules_tests;
 #[cfg(test)]
@@ -68,6 +69,8 @@ pub struct FrontNames {
     pub tool: String,
     /// The arguments of the tool, as far as the client may know them.
     pub arguments: Value,
+    /// The time of its creation, in seconds since 1970.
+    pub created_s: u64,
 }
 
 impl FrontNames {
@@ -80,6 +83,7 @@ impl FrontNames {
             message_id: format!("msg-{execution}"),
             tool: tool.to_owned(),
             arguments: Value::Null,
+            created_s: 0,
         }
     }
 }
@@ -144,6 +148,7 @@ enum FormatWriter {
     AiSdk(ai_sdk::AiSdk),
     AgUi(ag_ui::AgUi),
     LangGraph(langgraph::LangGraph),
+    Responses(Box<responses::Responses>),
 }
 
 impl Front {
@@ -154,6 +159,9 @@ impl Front {
             FrontFormat::AgUi => FormatWriter::AgUi(ag_ui::AgUi::default()),
             FrontFormat::LangGraph { spelling } => {
                 FormatWriter::LangGraph(langgraph::LangGraph::new(spelling))
+            }
+            FrontFormat::Responses { is_document } => {
+                FormatWriter::Responses(responses::Responses::new(is_document).into())
             }
         };
         // A call's output is kept if the format sends it again as a whole.
@@ -177,12 +185,24 @@ impl Front {
         }
     }
 
-    /// LangGraph: sets the last event that the client has read. Events up to it are not written
-    /// again. Returns the origin of that event if it belongs to this run; the caller must replay
-    /// the log from there.
+    /// Responses: writes only the events of the specification. The numbers of events do not depend
+    /// on that.
+    pub fn be_plain(&mut self) {
+        if let FormatWriter::Responses(writer) = &mut self.writer {
+            writer.be_plain();
+        }
+    }
+
+    /// LangGraph and Responses: sets the last event that the client has read. Events up to it are
+    /// not written again. Returns the origin of that event if the caller may replay the log from
+    /// there; otherwise it must replay all of it.
     pub fn set_since(&mut self, since: u64) -> Option<Since> {
         match &mut self.writer {
             FormatWriter::LangGraph(writer) => writer.set_since(since),
+            FormatWriter::Responses(writer) => {
+                writer.set_since(since);
+                None
+            }
             FormatWriter::AiSdk(_) | FormatWriter::AgUi(_) => None,
         }
     }
@@ -194,8 +214,10 @@ impl Front {
 
     /// Appends the events of `item`, if it has any in this format.
     pub fn write(&mut self, item: FrontItem<'_>, out: &mut Vec<u8>) {
-        if let FormatWriter::LangGraph(writer) = &mut self.writer {
-            writer.begin(item);
+        match &mut self.writer {
+            FormatWriter::LangGraph(writer) => writer.begin(item),
+            FormatWriter::Responses(writer) => writer.begin(item),
+            FormatWriter::AiSdk(_) | FormatWriter::AgUi(_) => {}
         }
         let Front { names, sequencer, writer } = self;
         sequencer.take(item, names, &mut |op, time_us| writer.write(op, names, time_us, out));
@@ -211,7 +233,7 @@ impl Front {
     /// Takes an item that is before the start of the stream.
     pub fn prime(&mut self, item: FrontItem<'_>) {
         self.sequencer.set_priming(true);
-        if matches!(self.writer, FormatWriter::LangGraph(_)) {
+        if matches!(self.writer, FormatWriter::LangGraph(_) | FormatWriter::Responses(_)) {
             self.write(item, &mut Vec::new());
         } else {
             self.sequencer.take(item, &self.names, &mut |_, _| ());
@@ -230,12 +252,16 @@ impl Front {
                 if let FormatWriter::LangGraph(writer) = writer {
                     writer.reset();
                 }
+                if let FormatWriter::Responses(writer) = writer {
+                    writer.reset();
+                }
                 if let FormatWriter::AgUi(writer) = writer {
                     writer.set_reader(reader);
                 }
-                // A client of AI SDK creates its message anew whenever a stream starts.
+                // A client of AI SDK creates its message anew whenever a stream starts. One of
+                // Responses reads all of it, or only what follows a number.
                 let reader = match writer {
-                    FormatWriter::AiSdk(_) => FrontReader::New,
+                    FormatWriter::AiSdk(_) | FormatWriter::Responses(_) => FrontReader::New,
                     FormatWriter::AgUi(_) | FormatWriter::LangGraph(_) => reader,
                 };
                 let mut emit = |op: &Op<'_>, time_us: u64| writer.write(op, names, time_us, out);
@@ -245,10 +271,19 @@ impl Front {
         self.sequencer.set_priming(false);
     }
 
+    /// Responses: returns the object of a response that has this status, as far as it has come.
+    pub fn document(&self, status: &str) -> Value {
+        match &self.writer {
+            FormatWriter::Responses(writer) => writer.document(&self.names, status),
+            _ => Value::Null, // The others have none.
+        }
+    }
+
     /// Returns the number of bytes kept of earlier items.
     pub fn kept_bytes(&self) -> usize {
         let writer_bytes = match &self.writer {
             FormatWriter::LangGraph(writer) => writer.kept_bytes(),
+            FormatWriter::Responses(writer) => writer.kept_bytes(),
             FormatWriter::AiSdk(_) | FormatWriter::AgUi(_) => 0,
         };
         self.sequencer.kept_bytes() + writer_bytes
@@ -261,6 +296,7 @@ impl FormatWriter {
             FormatWriter::AiSdk(writer) => writer.write(op, names, out),
             FormatWriter::AgUi(writer) => writer.write(op, names, time_us, out),
             FormatWriter::LangGraph(writer) => writer.write(op, names, time_us, out),
+            FormatWriter::Responses(writer) => writer.write(op, names, out),
         }
     }
 }

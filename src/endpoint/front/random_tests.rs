@@ -8,14 +8,16 @@ use super::{
 use crate::base::Random;
 use crate::wire::events::{ChunkEvent, EndEvent, EndState, GapEvent, Limits, StartedEvent};
 
-pub const FORMATS: [FrontFormat; 6] = [
+pub const FORMATS: [FrontFormat; 7] = [
     FrontFormat::AiSdk { sdk: SdkVersion::V5 },
     FrontFormat::AiSdk { sdk: SdkVersion::V6 },
     FrontFormat::AiSdk { sdk: SdkVersion::V7 },
     FrontFormat::AgUi,
     FrontFormat::LangGraph { spelling: Spelling::Snake },
     FrontFormat::LangGraph { spelling: Spelling::Camel },
+    RESPONSES,
 ];
+pub const RESPONSES: FrontFormat = FrontFormat::Responses { is_document: false };
 const ROUNDS: u64 = 300;
 
 fn seed() -> u64 {
@@ -70,7 +72,7 @@ fn expected(format: FrontFormat, seen: &SeenStream) -> SeenStream {
         });
     }
     match (&seen.end, format) {
-        (SeenEnd::Failed(_), FrontFormat::AiSdk { .. }) => {
+        (SeenEnd::Failed(_), FrontFormat::AiSdk { .. } | FrontFormat::Responses { .. }) => {
             seen.end = SeenEnd::Failed(String::new());
         }
         // A run that was stopped has not failed.
@@ -98,8 +100,9 @@ fn understood(format: FrontFormat, mut seen: SeenStream, meant: &SeenStream) -> 
             (_, result, _) => result,
         });
     }
-    if let (SeenEnd::Failed(text), FrontFormat::AiSdk { .. }, SeenEnd::Failed(said)) =
-        (&mut seen.end, format, &meant.end)
+    let has_code = matches!(format, FrontFormat::AiSdk { .. } | FrontFormat::Responses { .. });
+    if let (SeenEnd::Failed(text), true, SeenEnd::Failed(said)) =
+        (&mut seen.end, has_code, &meant.end)
     {
         assert!(text.ends_with(said), "{text:?} {said:?}");
         text.clear();
@@ -365,6 +368,47 @@ fn with_since_exactly_the_events_behind_that_one_are_written() {
         front.write(FrontItem::End(&end(EndState::Ended("completed"))), &mut out);
         let behind = all.iter().filter(|(number, _)| Front::part_of(*number) > cut as u64);
         assert!(behind.eq(&frames(&out)), "SEED={} {round} cut {cut}", seed());
+    }
+}
+
+/// Returns the events of a response, each with its number.
+fn numbered(bytes: &[u8]) -> Vec<(u64, String)> {
+    let text = String::from_utf8(bytes.to_vec()).unwrap();
+    let frames = text.split_terminator("\n\n").map(|frame| {
+        let data = frame.split_once("data: ").unwrap().1;
+        let data: serde_json::Value = serde_json::from_str(data).unwrap();
+        (data["sequence_number"].as_u64().unwrap(), frame.to_owned())
+    });
+    frames.collect()
+}
+
+#[test]
+fn a_response_goes_on_behind_a_number_and_is_the_same_as_a_document() {
+    let mut random = Random::new(seed() + 8);
+    for round in 0..ROUNDS {
+        let run = RandomRun::new(&mut random, Size::default());
+        let all = numbered(&whole(RESPONSES, &run));
+        let at = random.below(all.len() as u64) as usize;
+        let since = all[at].0;
+        let write = |mut front: Front| {
+            let mut out = Vec::new();
+            front.write(FrontItem::Started(&STARTED), &mut out);
+            for part in &run.parts {
+                front.write(FrontItem::Part(part), &mut out);
+            }
+            front.write(FrontItem::End(&end(EndState::Ended("completed"))), &mut out);
+            (front, out)
+        };
+        let mut behind = front(RESPONSES);
+        assert_eq!(behind.set_since(since), None);
+        let behind = numbered(&write(behind).1);
+        assert_eq!(behind, all[at + 1..], "SEED={} {round} since {since}", seed());
+        let (written, document) = write(front(FrontFormat::Responses { is_document: true }));
+        let document: serde_json::Value = serde_json::from_slice(&document).unwrap();
+        let last = all.last().unwrap().1.split_once("data: ").unwrap().1;
+        let last: serde_json::Value = serde_json::from_str(last).unwrap();
+        assert_eq!(document, last["response"], "SEED={} {round}", seed());
+        assert_eq!(written.document("queued")["output"], document["output"]);
     }
 }
 

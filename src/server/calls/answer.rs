@@ -12,7 +12,7 @@ use crate::engine::{CancelError, Hold, Start, Status as ExecutionStatus};
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor};
 use crate::server::calls::keys::Found;
-use crate::server::calls::threads;
+use crate::server::calls::{responses, threads};
 use crate::server::conversations::Entering;
 use crate::server::executions::{options_of, refusal};
 use crate::server::guests::Guests;
@@ -43,11 +43,14 @@ pub(in crate::server) fn cancel_call<R: Reactor + 'static>(
 pub(in crate::server) fn run_tool<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
-    execute: Execute,
+    mut execute: Execute,
     owner: Principal,
 ) -> Answered {
     if let Some(answered) = answer_repeated(shard, id, &execute, owner) {
         return answered;
+    }
+    if let Err(error) = responses::go_on(shard, &mut execute, owner) {
+        return hub::answer_error(shard, id, &error);
     }
     let front = execute.front.unwrap_or_default();
     let command = front.command;
@@ -90,7 +93,8 @@ pub(in crate::server) fn run_tool<R: Reactor + 'static>(
         threads::announce_run(shard, execution, owner, thread);
     }
     if let Some((format, delivery_options)) = execute.stream {
-        let action = FrontOptions { passed_over: front.passed_over, ..FrontOptions::default() };
+        let FrontRun { passed_over, is_plain, .. } = *front;
+        let action = FrontOptions { passed_over, is_plain, ..FrontOptions::default() };
         let answered =
             streams::follow_new(shard, id, execution, (format, delivery_options), action);
         if answered.is_now() {
@@ -105,6 +109,9 @@ pub(in crate::server) fn run_tool<R: Reactor + 'static>(
     if let Some(command) = command {
         let reply = bodies::command_carried_out(command, &execution.to_string());
         return hub::answer(shard, id, &reply);
+    }
+    if front.kept.is_some() {
+        return responses::answer_begun(shard, id, execution);
     }
     answer_begun(shard, id, execution, (&execute.tool, hold), None)
 }
@@ -127,7 +134,9 @@ fn open<R: Reactor + 'static>(
     guest.policy = policy;
     let thread = front.thread_id.clone();
     guest.enters = thread.map(|thread| Entering { thread, run_id: front.run_id.clone() }.into());
-    if guest.agent.is_none() {
+    if let Some(kept) = &front.kept {
+        guest.arguments = short_arguments(kept);
+    } else if guest.agent.is_none() {
         guest.arguments = arguments.and_then(short_arguments);
     }
     shard.open_execution(prepared, options, guest)

@@ -350,7 +350,7 @@ fn values_of<R: Reactor + 'static>(
 }
 
 /// Returns the text of the last part of a run, if the run is over.
-fn last_words<R: Reactor + 'static>(
+pub(super) fn last_words<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     execution: ExecutionId,
 ) -> Option<String> {

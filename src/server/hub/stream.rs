@@ -269,7 +269,10 @@ impl Stream {
             Encoding::Sse => sse::KEEP_ALIVE,
             Encoding::Ndjson => b"\n",
             Encoding::Output => return,
-            Encoding::Front | Encoding::Durable => crate::server::streams::front::KEEP_ALIVE,
+            Encoding::Front | Encoding::Durable => match &self.front {
+                Some(told) => told.keep_alive(),
+                None => crate::server::streams::front::KEEP_ALIVE,
+            },
         };
         let open = (self.body == StreamBody::Chunked).then(|| begin_chunk(out));
         out.extend_from_slice(text);

@@ -10,7 +10,7 @@ use crate::base::{ExecutionId, Principal};
 use crate::endpoint::front::{
     Channels, Front, FrontFormat, FrontItem, FrontNames, FrontReader, Since, StreamSource,
 };
-use crate::endpoint::{ApiError, Follow, FrontOptions};
+use crate::endpoint::{ApiError, Follow, FrontOptions, JSON};
 use crate::engine::{From, Status, SubscribeError};
 use crate::reactor::{ConnectionId, Reactor};
 use crate::server::conversations::{Conversations, Waiting};
@@ -36,6 +36,8 @@ pub(in crate::server) struct FrontState {
     /// `None` if its thread has no run.
     front: Option<Front>,
     opening: Opening,
+    /// True if the answer is one JSON object.
+    is_document: bool,
     /// The thread, if the stream continues with the thread's next run after the end of one.
     pub thread: Option<Thread>,
 }
@@ -81,7 +83,13 @@ pub(in crate::server) enum Next {
 impl FrontState {
     /// Creates the state for a thread that has no run.
     pub fn nothing_yet(thread: Thread) -> FrontState {
-        FrontState { front: None, opening: Opening::Start(Vec::new()), thread: Some(thread) }
+        let opening = Opening::Start(Vec::new());
+        FrontState { front: None, opening, is_document: false, thread: Some(thread) }
+    }
+
+    /// The keep-alive of such a stream: readers of JSON skip white space.
+    pub fn keep_alive(&self) -> &'static [u8] {
+        if self.is_document { b"\n" } else { KEEP_ALIVE }
     }
 
     /// Continues with the next run.
@@ -253,8 +261,11 @@ pub(in crate::server) fn follow_in_words<R: Reactor + 'static>(
     // Executes pending actions, which may name subscriber slots that are used next.
     shard.pump();
     let status = shard.inspect(execution)?;
-    let FrontOptions { since, channels, passed_over } = &follow.front;
+    let FrontOptions { since, channels, passed_over, is_plain } = &follow.front;
     let mut front = front_of(shard, execution, format, channels);
+    if *is_plain {
+        front.be_plain();
+    }
     let since = since.and_then(|since| front.set_since(since));
     let Beginning { from, primed_until, lost } = beginning(&status, from, since)?;
     let kinds = follow.delivery_options.kinds;
@@ -266,14 +277,15 @@ pub(in crate::server) fn follow_in_words<R: Reactor + 'static>(
         // The disk has what the ring does not hold any more.
         _ if is_kept && status.tail_seq > 1 => (Opening::Primed(reader, primed_until), From::Start),
         _ => {
-            prime(shard, &mut front, &status, primed_until, kinds);
+            give_held(shard, &status, primed_until, kinds, |item| front.prime(item));
             (Opening::Middle(reader, lost), from)
         }
     };
     let spec = executions::spec_of(shard, execution, &follow.delivery_options, from);
     let subscribed = follow::attach_connection(shard, execution, spec, id)?;
     let attached = SmallVec::from_iter([(execution, Attached::Here(subscribed))]);
-    let told = FrontState { front: Some(front), opening, thread };
+    let is_document = format.is_document();
+    let told = FrontState { front: Some(front), opening, is_document, thread };
     Ok(follow::begin(shard, id, StreamHead::told(format, told), attached))
 }
 
@@ -290,6 +302,11 @@ pub(in crate::server) fn front_of<R: Reactor + 'static>(
     if let Some(arguments) = &run.guest.arguments {
         names.arguments.clone_from(arguments);
     }
+    let created_us = match shard.guests.archive.get(execution) {
+        Some(entry) => entry.dates.created_us,
+        None => shard.anchor.wall_us_at(run.opened_at.nanos()),
+    };
+    names.created_s = created_us / 1_000_000;
     let mut ordinal = 0;
     if let Some(seat) = &run.guest.thread {
         seat.thread_id().clone_into(&mut names.thread_id);
@@ -305,13 +322,13 @@ pub(in crate::server) fn front_of<R: Reactor + 'static>(
     front
 }
 
-/// Primes a writer with the chunks before `until_seq` that the ring holds.
-fn prime<R: Reactor + 'static>(
+/// Gives the beginning of a stream, and the chunks before `until_seq` that the ring holds.
+pub(in crate::server) fn give_held<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
-    front: &mut Front,
     status: &Status,
     until_seq: u64,
     kinds: Kinds,
+    mut take: impl FnMut(FrontItem<'_>),
 ) {
     let place = shard.place_of(status.id).slot.index;
     let run = shard.runs[place as usize].as_ref().expect("the caller found it");
@@ -325,7 +342,7 @@ fn prime<R: Reactor + 'static>(
         from_seq: 1,
         replay: None,
     };
-    front.prime(FrontItem::Started(&started));
+    take(FrontItem::Started(&started));
     if matches!(run.ring, Ring::None) {
         return;
     }
@@ -335,7 +352,7 @@ fn prime<R: Reactor + 'static>(
         let chunk = Chunk::new(run.id, run.chunks_expected, &descriptor, data, clocks);
         let chunk = chunk.expect("this process wrote it");
         if kinds.contains(chunk.kind) {
-            front.prime(FrontItem::Chunk(&chunk.event(&run.names.execution)));
+            take(FrontItem::Chunk(&chunk.event(&run.names.execution)));
         }
     }
 }
@@ -345,7 +362,7 @@ impl StreamHead {
     pub fn told(format: FrontFormat, told: FrontState) -> StreamHead {
         StreamHead {
             encoding: Encoding::Front,
-            media_type: sse::MEDIA_TYPE,
+            media_type: if told.is_document { JSON } else { sse::MEDIA_TYPE },
             headers: format.headers(),
             is_combined: false,
             front: Some(Box::new(told)),

@@ -15,6 +15,6 @@ mod output;
 pub(in crate::server) use follow::{
     attach_connection, begin, follow, follow_new, follow_with, unfollow,
 };
-pub(in crate::server) use front::{follow_in_words, front_of};
+pub(in crate::server) use front::{follow_in_words, front_of, give_held};
 pub(in crate::server) use join::{join_for, join_late, on_joined};
 pub(in crate::server) use output::{end_whole, held_payload, send_output, send_result_kept};

@@ -47,6 +47,7 @@ pub(in crate::server) fn carry_out_call<R: Reactor + 'static>(
         ApiCall::ReadDoor(door) => shm::read_at_door(shard, id, &door),
         ApiCall::Produce(produce) => shm::produce_at_door(shard, id, *produce, principal),
         ApiCall::Thread(call) => calls::ask_thread(shard, id, *call, principal),
+        ApiCall::Response(call) => calls::ask_response(shard, id, call),
         ApiCall::Durable(call) if call.is_control() => {
             subscriptions::answer(shard, id, *call, principal)
         }
@@ -72,6 +73,7 @@ fn refusal_of<R: Reactor + 'static>(
         | ApiCall::ReadDoor(_)
         | ApiCall::Produce(_)
         | ApiCall::Thread(_)
+        | ApiCall::Response(_)
         | ApiCall::Durable(_)
         | ApiCall::Ready
             if shard.guests.hub.is_draining() =>
@@ -155,6 +157,7 @@ fn answer_now<R: Reactor + 'static>(
         | ApiCall::ReadDoor(_)
         | ApiCall::Produce(_)
         | ApiCall::Thread(_)
+        | ApiCall::Response(_)
         | ApiCall::Durable(_)
         | ApiCall::Deliver(_) => unreachable!("answered elsewhere"),
     };
@@ -177,6 +180,7 @@ pub(in crate::server) fn is_open_to<R: Reactor + 'static>(
         | ApiCall::Acknowledge(id, ..)
         | ApiCall::Unsubscribe(id, _) => executions::is_owned(shard, *id, principal),
         ApiCall::ReadDoor(door) => executions::is_owned(shard, door.execution, principal),
+        ApiCall::Response(call) => executions::is_owned(shard, call.execution, principal),
         ApiCall::Deliver(deliver) => executions::is_owned(shard, deliver.part.call, principal),
         // All are checked together, so that the answer for one tells nothing about another.
         ApiCall::Follow(follow) => {

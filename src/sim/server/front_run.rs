@@ -42,11 +42,12 @@ struct Onlooker {
 }
 
 fn draw_format(random: &mut Random) -> FrontFormat {
-    match random.below(5) {
+    match random.below(6) {
         0 => FrontFormat::AiSdk { sdk: SdkVersion::V5 },
         1 => FrontFormat::AiSdk { sdk: SdkVersion::V7 },
         2 => FrontFormat::AgUi,
         3 => FrontFormat::LangGraph { spelling: Spelling::Camel },
+        4 => FrontFormat::Responses { is_document: false },
         _ => FrontFormat::LangGraph { spelling: Spelling::Snake },
     }
 }
@@ -58,6 +59,7 @@ fn query(format: FrontFormat) -> &'static str {
         FrontFormat::AgUi => "format=ag-ui",
         FrontFormat::LangGraph { spelling: Spelling::Camel } => "format=langgraph&spelling=camel",
         FrontFormat::LangGraph { .. } => "format=langgraph",
+        FrontFormat::Responses { .. } => "format=responses",
     }
 }
 
@@ -172,6 +174,7 @@ impl Onlooker {
 fn name_in(text: &str, format: FrontFormat) -> Option<String> {
     let before = match format {
         FrontFormat::LangGraph { .. } => "id: ",
+        FrontFormat::Responses { .. } => "\"id\":\"resp_",
         _ => "\"execution\":\"",
     };
     let at = text.find(before)? + before.len();
