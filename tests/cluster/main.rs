@@ -39,6 +39,10 @@ mod paths;
 mod readers;
 mod replicated;
 mod resources;
+mod responses;
+#[path = "../agents/scripted.rs"]
+#[allow(dead_code, reason = "other tests need the rest")]
+mod scripted;
 mod spaces;
 mod strangers;
 #[path = "../access/test_server.rs"]

@@ -95,7 +95,7 @@ fn front_ends_are_told_the_same_as_on_the_node_of_the_tool() {
     let (owner, other) = (cluster.node("a", &[]), cluster.node("b", &[]));
     let id = slow(&owner, 20, 2);
     assert_eq!(events(&other, &id, "").last().unwrap()["state"], "completed");
-    for format in ["ai-sdk", "ag-ui", "langgraph"] {
+    for format in ["ai-sdk", "ag-ui", "langgraph", "responses"] {
         let path = format!("/v1/executions/{id}/events?format={format}");
         let [own, theirs] = [&owner, &other].map(|node| {
             let body = String::from_utf8(fetch(node, &path)).unwrap();

@@ -13,6 +13,7 @@ use super::peer::{Exchange, exchange};
 
 const EXECUTE: &str = "/v1/executions";
 const STREAM: &str = "/v1/executions?format=ndjson&policy=block";
+const RESPOND: &str = "/v1/responses";
 const ACKNOWLEDGE: &str = "/v1/executions/00000000000000000000000000/subscribers/s1.1/acks";
 
 /// Sends the body, with its length or as chunks, cut in several ways.
@@ -88,6 +89,19 @@ fn check_execute(execute: &Execute, body: &[u8]) {
     assert!(depth <= limits::JSON_DEPTH_MAX, "{depth} deep");
 }
 
+/// Asserts that the accepted request for a response is a run with the conversation that it keeps.
+fn check_response(execute: &Execute, body: &[u8]) {
+    let value: Value = serde_json::from_slice(body).expect("it was accepted as JSON");
+    assert_eq!(execute.tool, "agent");
+    let messages = execute.arguments["messages"].as_array().expect("a conversation");
+    let front = execute.front.as_ref().expect("it is of a front end");
+    let kept = front.kept.as_ref().expect("it is kept");
+    assert_eq!(kept["messages"].as_array(), Some(messages));
+    let has = |name: &str| value[name] == true;
+    assert_eq!(execute.stream.is_some(), has("stream") || !has("background"));
+    assert_eq!(front.previous.is_some(), value["previous_response_id"].is_string());
+}
+
 fn depth(value: &Value) -> u32 {
     let deepest = |values: &mut dyn Iterator<Item = &Value>| values.map(depth).max().unwrap_or(0);
     match value {
@@ -109,6 +123,14 @@ pub fn check(data: &[u8]) {
             }
             calls => panic!("{calls:?}"),
         }
+    }
+    let got = posted(RESPOND, data, false);
+    match &got.calls[..] {
+        // A response that never was is as unknown as any.
+        [] if answer(&got.out).0 == 404 => {}
+        [] => check_refusal(&got),
+        [ApiCall::Execute(execute)] => check_response(execute, data),
+        calls => panic!("{calls:?}"),
     }
     let by_length = posted(ACKNOWLEDGE, data, false);
     match &by_length.calls[..] {
