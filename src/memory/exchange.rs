@@ -17,7 +17,7 @@
 //!
 //! Tests: below; `loom_tests.rs` for both handshakes.
 
-use super::atomic::{AtomicU32, Ordering, full_fence};
+use super::atomic::{AtomicU32, AtomicU64, Ordering, full_fence};
 use super::reader_signals::Flag;
 
 /// A word with a pair of cache lines of its own.
@@ -25,14 +25,39 @@ use super::reader_signals::Flag;
 #[derive(Default)]
 struct PaddedWord(AtomicU32);
 
-/// The two counts of sleeping readers, which are loaded together.
+/// The two counts of sleeping readers: those on a futex in the lower half, and those in a reactor in
+/// the upper one. A publisher loads both at once, because most find nobody.
 #[repr(align(128))]
 #[derive(Default)]
-struct Sleepers {
-    /// Number of readers that sleep on a futex.
-    asleep_count: AtomicU32,
-    /// Number of readers that sleep in a reactor.
-    reactor_asleep_count: AtomicU32,
+struct Sleepers(AtomicU64);
+
+/// One reader on a futex.
+const ON_FUTEX: u64 = 1;
+/// One reader in a reactor.
+const IN_REACTOR: u64 = 1 << 32;
+
+/// The readers that slept when a publisher looked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asleep(u64);
+
+impl Asleep {
+    /// True if no reader slept.
+    #[inline]
+    pub fn is_none(self) -> bool {
+        self.0 == 0
+    }
+
+    /// True if any reader slept on a futex.
+    #[inline]
+    pub fn is_on_futex(self) -> bool {
+        self.0 & (IN_REACTOR - 1) != 0
+    }
+
+    /// True if any reader slept in a reactor.
+    #[inline]
+    pub fn is_in_reactor(self) -> bool {
+        self.0 >= IN_REACTOR
+    }
 }
 
 #[cfg(not(loom))]
@@ -102,28 +127,28 @@ impl Exchange {
 
     /// Counts a reader as asleep. The caller has to look once more for its chunk before it sleeps.
     pub fn fall_asleep(&self) {
-        let count = self.sleepers.asleep_count.fetch_add(1, Ordering::Relaxed);
-        assert!(count < u32::MAX);
+        let before = Asleep(self.sleepers.0.fetch_add(ON_FUTEX, Ordering::Relaxed));
+        assert!(before.0 as u32 != u32::MAX);
         full_fence(); // exchange:sleep
     }
 
     /// Counts a reader as awake again.
     pub fn wake_up(&self) {
-        let count = self.sleepers.asleep_count.fetch_sub(1, Ordering::Relaxed);
-        assert!(count > 0); // It was counted as asleep.
+        let before = Asleep(self.sleepers.0.fetch_sub(ON_FUTEX, Ordering::Relaxed));
+        assert!(before.is_on_futex()); // It was counted as asleep.
     }
 
-    /// True if any reader has to be woken. Call it after a publish and one full fence.
+    /// The readers that have to be woken. Call it after a publish and one full fence.
     #[inline]
-    pub fn has_sleepers(&self) -> bool {
-        self.sleepers.asleep_count.load(Ordering::Relaxed) != 0 // exchange:sleep
+    pub fn asleep(&self) -> Asleep {
+        Asleep(self.sleepers.0.load(Ordering::Relaxed)) // exchange:sleep, exchange:reactor-sleep
     }
 
     /// Marks a reader as asleep in a reactor. The caller has to look once more for its chunk before
     /// it sleeps.
     pub fn sleep_in_reactor(&self, reactor_sleep: &Flag) {
-        let count = self.sleepers.reactor_asleep_count.fetch_add(1, Ordering::Relaxed);
-        assert!(count < u32::MAX);
+        let before = self.sleepers.0.fetch_add(IN_REACTOR, Ordering::Relaxed);
+        assert!(before < u64::MAX - IN_REACTOR);
         reactor_sleep.set();
         full_fence(); // exchange:reactor-sleep
     }
@@ -133,16 +158,10 @@ impl Exchange {
     pub fn end_reactor_sleep(&self, reactor_sleep: &Flag) -> bool {
         let is_first = reactor_sleep.take();
         if is_first {
-            let count = self.sleepers.reactor_asleep_count.fetch_sub(1, Ordering::Relaxed);
-            assert!(count > 0); // It was counted before its flag was set.
+            let before = Asleep(self.sleepers.0.fetch_sub(IN_REACTOR, Ordering::Relaxed));
+            assert!(before.is_in_reactor()); // It was counted before its flag was set.
         }
         is_first
-    }
-
-    /// True if any reader sleeps in a reactor. Call it like [`Exchange::has_sleepers`].
-    #[inline]
-    pub fn has_reactor_sleepers(&self) -> bool {
-        self.sleepers.reactor_asleep_count.load(Ordering::Relaxed) != 0 // exchange:reactor-sleep
     }
 
     /// Stores whether the producer waits for the gate to move. After `true` the caller has to look
@@ -179,10 +198,13 @@ mod tests {
     #[test]
     fn a_reader_in_a_reactor_is_woken_once() {
         let (exchange, reactor_sleep) = (Exchange::new(), Flag::default());
-        assert!(!exchange.end_reactor_sleep(&reactor_sleep) && !exchange.has_reactor_sleepers());
+        assert!(!exchange.end_reactor_sleep(&reactor_sleep) && exchange.asleep().is_none());
         exchange.sleep_in_reactor(&reactor_sleep);
-        assert!(exchange.has_reactor_sleepers() && !exchange.has_sleepers());
+        assert!(exchange.asleep().is_in_reactor() && !exchange.asleep().is_on_futex());
+        exchange.fall_asleep();
+        assert!(exchange.asleep().is_in_reactor() && exchange.asleep().is_on_futex());
+        exchange.wake_up();
         assert!(exchange.end_reactor_sleep(&reactor_sleep));
-        assert!(!exchange.end_reactor_sleep(&reactor_sleep) && !exchange.has_reactor_sleepers());
+        assert!(!exchange.end_reactor_sleep(&reactor_sleep) && exchange.asleep().is_none());
     }
 }

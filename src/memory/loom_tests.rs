@@ -270,7 +270,7 @@ fn a_reader_that_falls_asleep_is_seen_or_sees_the_chunk() {
         });
         write(&mut writer, 1);
         full_fence();
-        let is_woken = view.is_asleep() && exchange.has_sleepers();
+        let is_woken = view.is_asleep() && exchange.asleep().is_on_futex();
         let is_sleeping = thread.join().unwrap();
         assert!(is_woken || !is_sleeping);
     });
@@ -293,12 +293,12 @@ fn a_reader_that_sleeps_in_a_reactor_is_woken_once_or_sees_the_chunk() {
         });
         write(&mut writer, 1);
         full_fence();
-        let is_woken = exchange.has_reactor_sleepers()
+        let is_woken = exchange.asleep().is_in_reactor()
             && exchange.end_reactor_sleep(reader_signals.reactor_sleep());
         let (is_sleeping, is_up) = thread.join().unwrap();
         assert!(is_woken || !is_sleeping);
         assert!(!(is_woken && is_up));
-        assert_eq!(exchange.has_reactor_sleepers(), !is_woken && !is_up);
+        assert_eq!(exchange.asleep().is_in_reactor(), !is_woken && !is_up);
     });
 }
 
@@ -320,7 +320,7 @@ fn a_cursor_that_moves_before_a_sleep_is_sampled_or_the_knock_is_heard() {
         control.set_attention(true);
         reader_signals.knock();
         full_fence();
-        let is_woken = exchange.has_sleepers();
+        let is_woken = exchange.asleep().is_on_futex();
         let cursor = view.sample(1, 5).unwrap();
         let is_announced = thread.join().unwrap();
         assert!(is_announced || is_woken || cursor == 2);

@@ -73,7 +73,7 @@ mod shared_tests;
 
 pub use control::{ControlPage, ControlView, FinalRecord, ProgressRecord, ShortText};
 pub use door::{DoorMemory, DoorRing, ProducerRing};
-pub use exchange::{Closed, Exchange};
+pub use exchange::{Asleep, Closed, Exchange};
 pub use format::HeaderFault;
 pub use futex::WaitOutcome;
 pub use layout::{CHUNK_MORE, ChunkHeader, ClockAnchor, Descriptor, Geometry};

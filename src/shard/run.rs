@@ -436,7 +436,7 @@ impl<X: GuestRun> Run<X> {
     }
 
     fn wake_sleeping_readers(&self, wake: &mut impl FnMut(&Waker)) {
-        let exchange = self.exchange().filter(|exchange| exchange.has_reactor_sleepers());
+        let exchange = self.exchange().filter(|exchange| exchange.asleep().is_in_reactor());
         if let Some(exchange) = exchange {
             self.remotes.iter().for_each(|remote| remote.wake_if_asleep(exchange, wake));
         }
@@ -448,10 +448,10 @@ impl<X: GuestRun> Run<X> {
         self.pages.as_deref().map(|pages| &*pages.exchange)
     }
 
-    /// True if readers on other threads sleep. Call it like [`Exchange::has_sleepers`].
+    /// True if readers on other threads sleep. Call it like [`Exchange::asleep`].
     #[inline]
     fn has_sleepers(&self) -> bool {
-        self.exchange().is_some_and(Exchange::has_sleepers)
+        self.exchange().is_some_and(|exchange| exchange.asleep().is_on_futex())
     }
 }
 

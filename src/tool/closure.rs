@@ -15,7 +15,9 @@ use crate::base::planted::{Planted, planted};
 use crate::engine::Gate;
 use crate::limits;
 use crate::memory::atomic::full_fence;
-use crate::memory::{CHUNK_MORE, ChunkHeader, ControlView, Exchange, RingWriter, WriteError};
+use crate::memory::{
+    Asleep, CHUNK_MORE, ChunkHeader, ControlView, Exchange, RingWriter, WriteError,
+};
 use crate::stream::{Exit, Kind};
 use crate::tool::step::{Report, SyncError, SyncWish, ToolUpdate};
 use crate::trace::TraceContext;
@@ -216,14 +218,23 @@ impl Output {
             return written;
         }
         full_fence(); // exchange:sleep, and the shard's own before it blocks
-        if self.exchange.has_sleepers() && !planted(Planted::LostWake) {
+        match self.exchange.asleep() {
+            asleep if asleep.is_none() => self.host.wake_shard(),
+            asleep => self.wake_all(asleep),
+        }
+        written
+    }
+
+    /// Wakes readers and the shard.
+    #[cold]
+    fn wake_all(&self, asleep: Asleep) {
+        if asleep.is_on_futex() && !planted(Planted::LostWake) {
             self.writer.wake();
         }
         self.host.wake_shard();
-        if self.exchange.has_reactor_sleepers() {
+        if asleep.is_in_reactor() {
             self.host.wake_prompt_reader(&self.exchange);
         }
-        written
     }
 
     /// Like [`Output::try_send`], and wakes the shard if the chunk has to wait, so that a later
