@@ -25,8 +25,8 @@ use super::reader_signals::Flag;
 #[derive(Default)]
 struct PaddedWord(AtomicU32);
 
-/// The two counts of sleeping readers: those on a futex in the lower half, and those in a reactor in
-/// the upper one. A publisher loads both at once, because most find nobody.
+/// The two counts of sleeping readers: those on a futex in the lower half, and those in a reactor
+/// in the upper one. A publisher loads both at once, because most find nobody.
 #[repr(align(128))]
 #[derive(Default)]
 struct Sleepers(AtomicU64);
