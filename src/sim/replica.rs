@@ -371,7 +371,8 @@ impl Case {
             Err(SubscribeError::NotYet { .. }) if habitat == DOOR && status.state.is_over() => {}
             Err(SubscribeError::NotYet { .. }) => {
                 self.ledger.borrow_mut().count("not yet", 1);
-                self.waiting.push(waiting);
+                // It was found. If it goes before it has a ring, the search begins anew.
+                self.waiting.push(Waiting { since: self.world.now(), ..waiting });
             }
             Err(_) => {} // There are too many.
         }
