@@ -180,11 +180,9 @@ fn a_member_that_an_answer_lacks_is_named() {
     assert_is_strict::<KeptBeginning>(&created["hold"]);
     assert_is_strict::<Links>(&links);
     assert_is_strict::<StateOf>(&json!({"execution": id, "state": "running"}));
-    assert_is_strict::<Executions>(
-        &json!({
-            "executions": [summary], "next": "n", "dead_shards": [1], "missing_nodes": ["c"],
-        }),
-    );
+    assert_is_strict::<Executions>(&json!({
+        "executions": [summary], "next": "n", "dead_shards": [1], "missing_nodes": ["c"],
+    }));
     assert_is_strict::<Summary>(&summary);
     assert_is_strict::<Ended<'_>>(&ended);
     assert_is_strict::<Progress>(&progress);

@@ -90,10 +90,10 @@ pub use meter::Meter;
 pub use outgoing::OutgoingConfig;
 #[cfg(feature = "tls")]
 pub use outgoing::Roots;
-#[cfg(any(test, fuzzing))]
-pub(crate) use peers::messages::{Fate, ToPeer, set_courier};
 #[doc(hidden)] // The thread of a node uses it.
 pub use peers::Ticket;
+#[cfg(any(test, fuzzing))]
+pub(crate) use peers::messages::{Fate, ToPeer, set_courier};
 pub use places::Places;
 pub use renewal::Renewal;
 #[cfg(any(test, fuzzing))]

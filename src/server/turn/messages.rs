@@ -1,8 +1,8 @@
 //! The messages of other shards: each is passed to the guest that it is for.
 
 use crate::reactor::Reactor;
-use crate::server::peers::join::Wanted;
 use crate::server::cluster::FromCluster;
+use crate::server::peers::join::Wanted;
 use crate::server::peers::{Answer, NODES, Part, Question, Subject, Ticket, ToPeer};
 use crate::server::turn::{moves, parts, recall};
 use crate::server::{ServerShard, calls, cluster, mcp, peers, shm, streams, subscriptions};
