@@ -81,7 +81,6 @@ impl Default for ListAsk {
 
 impl ListAsk {
     /// Returns the request as another node gets it. The reply fits into one message of NATS.
-    #[cfg_attr(not(feature = "cluster"), expect(dead_code, reason = "no server has other nodes"))]
     pub fn to_json(&self) -> Value {
         json!({
             "tool": self.tool,
@@ -92,7 +91,6 @@ impl ListAsk {
     }
 
     /// Reads a request of another node; `None` if it is none.
-    #[cfg_attr(not(feature = "cluster"), expect(dead_code, reason = "no server has other nodes"))]
     pub fn of_json(value: &Value) -> Option<ListAsk> {
         let text = |name: &str| value[name].as_str();
         let state = |name: &str| ExecutionState::ALL.into_iter().find(|one| one.name() == name);
