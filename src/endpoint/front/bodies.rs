@@ -81,8 +81,7 @@ pub(in crate::endpoint) fn respond(body: &[u8]) -> Result<Execute, ApiError> {
     };
     let mut members = members_of(run);
     if members["model"] == AGENT {
-        members["model"].take();
-        members.as_object_mut().expect("it is an object").remove("model");
+        members.as_object_mut().expect("it is an object").remove("model"); // It names no model.
     }
     let messages = members["messages"].clone();
     let format = StreamFormat::Front(FrontFormat::Responses { is_document: !is_stream });

@@ -21,13 +21,12 @@ use std::sync::Arc;
 
 use super::call::FrontCall;
 use super::json::{Object, object};
+use super::numbers::{EVENT_BITS, Numbers};
 use super::op::{CallEnd, Ending, Input, Op, RunOutcome, StepEnd};
 use super::{Channels, FrontItem, FrontNames, Since, Spelling};
 use crate::agent::Usage;
 use blocks::Blocks;
 
-/// Number of bits of an event's number that count within a part.
-const EVENT_BITS: u32 = 12;
 /// Number of bits that count within a run. They suffice for more parts than a day has milliseconds.
 const RUN_BITS: u32 = 40;
 /// Number of runs in a thread before their count starts again at 0.
@@ -48,10 +47,7 @@ pub(super) struct LangGraph {
     channels: Channels,
     /// The number at which the events of this run start.
     base: u64,
-    /// The last event that the client has. Events up to it are not written.
-    since: Option<u64>,
-    /// The number of the next event within the run.
-    next_event: u64,
+    numbers: Numbers,
     /// The open message.
     message: Option<Blocks>,
     /// The calls for which the client was told that the tool has started.
@@ -64,8 +60,7 @@ impl LangGraph {
             spelling,
             channels: Channels::default(),
             base: 0,
-            since: None,
-            next_event: 0,
+            numbers: Numbers::default(),
             message: None,
             started: Vec::new(),
         }
@@ -83,30 +78,26 @@ impl LangGraph {
     /// includes numbers from a server that remembered more runs of the thread.
     pub fn set_since(&mut self, since: u64) -> Option<Since> {
         let event = since.checked_sub(self.base);
-        self.since = event.filter(|event| *event < 1 << RUN_BITS);
+        self.numbers.since = event.filter(|event| *event < 1 << RUN_BITS);
         let is_reopened = since % (1 << EVENT_BITS) >= EVENTS_OF_PART;
-        self.since.map(|event| Since { part: part_of(event), is_reopened })
+        self.numbers.since.map(|event| Since { part: part_of(event), is_reopened })
     }
 
     /// Sets the item from which the next events come.
     pub fn begin(&mut self, item: FrontItem<'_>) {
-        let seq = match item {
-            FrontItem::Part(part) => part.seq,
-            FrontItem::Chunk(chunk) => chunk.seq,
-            _ => return, // Numbered after the last part's events.
-        };
-        self.next_event = self.next_event.max(seq << EVENT_BITS);
+        self.numbers.begin(item);
     }
 
     /// Prepares the writer for a client that has nothing.
     pub fn reset(&mut self) {
         (self.message, self.started) = (None, Vec::new());
-        self.next_event |= EVENTS_OF_PART;
+        self.numbers.next |= EVENTS_OF_PART;
     }
 
     /// Prepares the writer for a client that has everything written so far.
     pub fn go_on(&mut self) {
-        self.since = self.since.max(self.next_event.checked_sub(1));
+        let Numbers { since, next } = &mut self.numbers;
+        *since = (*since).max(next.checked_sub(1));
     }
 
     pub fn kept_bytes(&self) -> usize {
@@ -114,10 +105,9 @@ impl LangGraph {
     }
 
     pub fn write(&mut self, op: &Op<'_>, names: &FrontNames, time_us: u64, out: &mut Vec<u8>) {
-        let LangGraph { spelling, channels, base, since, next_event, message, started } = self;
-        let (style, base, since) = (Style(*spelling), *base, *since);
-        let mut events =
-            EventWriter { style, channels, base, since, next_event, names, time_us, out };
+        let LangGraph { spelling, channels, base, numbers, message, started } = self;
+        let (style, base) = (Style(*spelling), *base);
+        let mut events = EventWriter { style, channels, base, numbers, names, time_us, out };
         match op {
             Op::Start => events.lifecycle("started", None),
             Op::StepStart { number, model } => {
@@ -239,8 +229,7 @@ struct EventWriter<'a> {
     style: Style,
     channels: &'a Channels,
     base: u64,
-    since: Option<u64>,
-    next_event: &'a mut u64,
+    numbers: &'a mut Numbers,
     names: &'a FrontNames,
     time_us: u64,
     out: &'a mut Vec<u8>,
@@ -253,11 +242,9 @@ impl EventWriter<'_> {
         custom: Option<&str>,
         fill: impl FnOnce(&mut Object<'_>, Style),
     ) {
-        let seq = *self.next_event;
-        *self.next_event += 1;
-        if self.since.is_some_and(|since| seq <= since) || !self.channels.has(method, custom) {
+        let Some(seq) = self.numbers.draw().filter(|_| self.channels.has(method, custom)) else {
             return;
-        }
+        };
         let (style, seq) = (self.style, self.base + seq);
         let (execution, time_ms) = (&self.names.execution, self.time_us / 1_000);
         let id = format!("{execution}:{seq}"); // Ours, whatever the client's run id is.

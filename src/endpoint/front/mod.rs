@@ -35,6 +35,7 @@ pub(crate) mod check;
 mod format;
 mod json;
 mod langgraph;
+mod numbers;
 mod op;
 #[cfg(test)]
 mod random_tests;

@@ -22,13 +22,11 @@ use serde_json::{Value, json};
 
 use super::call::FrontCall;
 use super::json::{Object, object};
+use super::numbers::Numbers;
 use super::op::{Block, CallEnd, Ending, Input, Op, Prose, RunOutcome};
 use super::{FrontItem, FrontNames};
 use crate::agent::Usage;
 use crate::limits;
-
-/// Number of bits of an event's number that count within a part.
-const EVENT_BITS: u32 = 12;
 
 /// The beginning of the names of events that the specification does not have.
 const PREFIX: &str = "streamdoor:";
@@ -43,9 +41,7 @@ pub(super) struct Responses {
     is_document: bool,
     /// True if the events with a prefix are left out, which some clients refuse.
     is_plain: bool,
-    /// The last event that the client has. Events up to it are not written.
-    since: Option<u64>,
-    next_event: u64,
+    numbers: Numbers,
     items: Vec<Value>,
     /// The open block of prose: the index of its item, and its text.
     prose: Option<(usize, String)>,
@@ -75,17 +71,12 @@ impl Responses {
     }
 
     pub fn set_since(&mut self, since: u64) {
-        self.since = Some(since);
+        self.numbers.since = Some(since);
     }
 
     /// Sets the item from which the next events come.
     pub fn begin(&mut self, item: FrontItem<'_>) {
-        let seq = match item {
-            FrontItem::Part(part) => part.seq,
-            FrontItem::Chunk(chunk) => chunk.seq,
-            _ => return, // Numbered after the last part's events.
-        };
-        self.next_event = self.next_event.max(seq << EVENT_BITS);
+        self.numbers.begin(item);
     }
 
     /// Prepares the writer for a client that has nothing: what is open is opened again.
@@ -164,12 +155,8 @@ impl Responses {
     }
 
     fn event(&mut self, name: &str, out: &mut Vec<u8>, fill: impl FnOnce(&mut Object<'_>)) {
-        let number = self.next_event;
-        self.next_event += 1;
         let is_left_out = self.is_document || self.is_plain && name.starts_with(PREFIX);
-        if is_left_out || self.since.is_some_and(|since| number <= since) {
-            return;
-        }
+        let Some(number) = self.numbers.draw().filter(|_| !is_left_out) else { return };
         out.extend_from_slice(b"event: ");
         out.extend_from_slice(name.as_bytes());
         out.extend_from_slice(b"\ndata: ");
