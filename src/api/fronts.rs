@@ -31,16 +31,86 @@ documents! {
 
     /// The state of a thread as LangGraph clients know it.
     struct ThreadState: "ThreadState" {
-        /// The messages of the last run.
+        /// The messages of the thread.
         values: Map<String, Value>,
         /// The nodes that run next.
         next: Vec<String>,
-        /// Always empty.
+        /// The node that runs, or that has failed.
         tasks: Vec<Map<String, Value>>,
         /// Always empty.
         interrupts: Vec<Map<String, Value>>,
         /// The last run.
         metadata: Map<String, Value>,
+        /// The time of the last run, if there is one.
+        created_at: Option<String>,
+        /// The name of the state.
+        checkpoint: Map<String, Value>,
+        /// Always `null`.
+        parent_checkpoint: Option<Value> => json!({"type": "null"}),
+    }
+
+    /// A run as LangGraph clients know it.
+    struct Run: "Run" {
+        /// The id of the run, which is that of its execution.
+        run_id: String,
+        /// The thread. A run without one has a thread of its own, named like the run.
+        thread_id: String,
+        /// The assistant that the client named.
+        assistant_id: String,
+        /// The time of its start.
+        created_at: String,
+        /// The same.
+        updated_at: String,
+        /// The state of the run.
+        status: String => json!({"enum": [
+            "pending", "running", "success", "error", "timeout", "interrupted",
+        ]}),
+        /// The metadata that the client gave.
+        metadata: Map<String, Value>,
+        /// Always `reject`: a thread has one run at a time.
+        multitask_strategy: String => json!({"const": "reject"}),
+    }
+
+    /// An assistant as LangGraph clients know it.
+    struct Assistant: "Assistant" {
+        /// The name of a model of this server, or `agent`.
+        assistant_id: String,
+        /// The same.
+        graph_id: String,
+        /// The same.
+        name: String,
+        /// What it runs.
+        description: String,
+        /// Always empty: a run has its options.
+        config: Map<String, Value>,
+        /// Always empty.
+        context: Map<String, Value>,
+        /// Always empty.
+        metadata: Map<String, Value>,
+        /// Always 1.
+        version: u64,
+        /// The start of the server.
+        created_at: String,
+        /// The same.
+        updated_at: String,
+    }
+
+    /// A thread in the answer to a search.
+    struct FoundThread: "FoundThread" {
+        /// The id of the thread, which its client chose.
+        thread_id: String,
+        /// `busy` while a run of the thread is under way.
+        status: String => json!({"enum": ["idle", "busy"]}),
+        /// The time of the start of its newest run.
+        created_at: String,
+        /// The same.
+        updated_at: String,
+        /// Always empty.
+        metadata: Map<String, Value>,
+        /// Always `null`: its state has them.
+        values: Option<Value> => json!({"type": "null"}),
+        /// Always empty.
+        interrupts: Map<String, Value>,
     }
 
     /// The answer to a LangGraph command.

@@ -44,7 +44,10 @@ pub use executions::{
     AllProgress, Created, Ended, Execution, Executions, HELD_BY_HOLD, KeptBeginning, Links,
     Progress, ProgressOf, StateOf, Subscriber, Summary, TokenProgress,
 };
-pub use fronts::{CommandAnswer, FrontInfo, McpError, McpProblem, StartedRun, Thread, ThreadState};
+pub use fronts::{
+    Assistant, CommandAnswer, FoundThread, FrontInfo, McpError, McpProblem, Run, StartedRun,
+    Thread, ThreadState,
+};
 pub use replies::{ErrorReply, Health, Index, IndexLinks, Problem, Version};
 pub use rows::{Document, Fault, Member, Row, read, schema};
 pub use tools::{

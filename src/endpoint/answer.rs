@@ -78,6 +78,7 @@ enum ExtraHeader {
     None,
     /// The location of what was created.
     Location(String),
+    ContentLocation(String),
     /// The id of the MCP session that was opened.
     Session(String),
     /// The methods that the path allows.
@@ -226,6 +227,12 @@ impl Answer {
         Answer { extra_header: ExtraHeader::Representation(headers.into()), ..answer }
     }
 
+    /// Adds the place of what the answer is about.
+    #[must_use]
+    pub fn about(self, location: String) -> Answer {
+        Answer { extra_header: ExtraHeader::ContentLocation(location), ..self }
+    }
+
     /// Adds the id of the session that the answer opens.
     #[must_use]
     pub fn in_session(self, session: String) -> Answer {
@@ -325,6 +332,7 @@ impl Answer {
         };
         let extra_header = match &self.extra_header {
             ExtraHeader::Location(location) => Some(("location", location.as_str())),
+            ExtraHeader::ContentLocation(location) => Some(("content-location", location.as_str())),
             ExtraHeader::Session(session) => Some(("mcp-session-id", session.as_str())),
             ExtraHeader::Allow(methods) => Some(("allow", methods.as_str())),
             ExtraHeader::Challenge(challenge) => Some(("www-authenticate", *challenge)),

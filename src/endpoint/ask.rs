@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::base::{ExecutionId, ProgressToken, SubscriberId};
 use crate::endpoint::answer::{Answer, ErrorFormat, JSON};
-use crate::endpoint::front::bodies;
+use crate::endpoint::front::bodies::{self, RunAnswer};
 use crate::endpoint::lines::LinesBody;
 use crate::endpoint::parameters::Parameters;
 use crate::endpoint::representation::Selection;
@@ -35,6 +35,9 @@ pub(super) enum ParsedHead {
     Agent(agent::StreamOptions, TraceContext),
     /// A response of an agent, which the body describes.
     Respond(TraceContext),
+    /// A run of LangGraph's ordinary API, which the body describes. Without a thread the name is
+    /// empty.
+    Run(Box<str>, RunAnswer, TraceContext),
     /// A request about a thread of LangGraph, which the body describes.
     Thread(Box<str>, ThreadBody),
     /// An acknowledgement. The body says through which chunk it goes.
@@ -61,6 +64,12 @@ pub(super) enum ThreadBody {
     Create,
     /// A LangGraph command.
     Command,
+    /// A search for assistants, or their number.
+    Assistants { is_count: bool },
+    /// A search for threads, or their number.
+    Search { is_count: bool },
+    /// What is wanted of the history.
+    History,
     /// The channels to follow, and the event after which to begin.
     Follow(crate::endpoint::front::FrontFormat),
 }
@@ -289,6 +298,11 @@ impl RoutedRequest<'_> {
         bodies::named("thread", &self.path[0])
     }
 
+    /// Returns the name of an assistant.
+    pub fn assistant(&self) -> Result<Box<str>, ApiError> {
+        bodies::named("assistant", &self.path[0])
+    }
+
     pub fn token(&self) -> Result<ProgressToken, ApiError> {
         Ok(self.path[0].parse().map_err(|_| NotFound)?)
     }
@@ -316,6 +330,15 @@ impl ParsedHead {
                 bodies::follow(body, thread, format)
             }
             ParsedHead::Thread(_, ThreadBody::Create) => bodies::create(body),
+            ParsedHead::Thread(_, ThreadBody::Assistants { is_count }) => {
+                bodies::search_assistants(body, is_count)
+            }
+            ParsedHead::Thread(_, ThreadBody::Search { is_count }) => {
+                bodies::search_threads(body, is_count)
+            }
+            ParsedHead::Thread(thread, ThreadBody::History) => bodies::history(body, thread),
+            ParsedHead::Run(thread, how, trace) => bodies::start_run(body, thread, how)
+                .map(|execute| ApiCall::Execute(Execute { trace, ..execute }.into())),
             ParsedHead::Acknowledge(id, subscriber) => {
                 execute::acknowledge(body).map(|seq| ApiCall::Acknowledge(id, subscriber, seq))
             }

@@ -58,6 +58,8 @@ fn bad_values(shape: &Shape) -> Vec<String> {
             values
         }
         Shape::Kinds => texts(&["", ",", "x", "STDOUT", "output,x"]),
+        // Without a name it is as if it were absent, as one client spells that.
+        Shape::StreamModes => texts(&["x", "Values", "values,x"]),
         Shape::Executions => texts(&["x", "x,y"]),
         Shape::ToolName => texts(&["", ",", "a%20b", "%C3%A4"]),
         Shape::Place => texts(&["", "x", "0", "20260102030405678901"]),

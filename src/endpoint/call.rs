@@ -70,6 +70,8 @@ pub enum ApiCall {
     Thread(Box<ThreadCall>),
     /// A request about a response.
     Response(ResponseCall),
+    /// A search for assistants.
+    Assistants(Box<AssistantsAsk>),
     /// A request of the Durable Streams protocol.
     Durable(Box<DurableCall>),
 }
@@ -103,10 +105,53 @@ pub enum ThreadAsk {
     Cancel,
     /// LangGraph: follows all runs of the thread, one after the other.
     Follow(front::FrontFormat, FrontOptions),
-    /// LangGraph: returns the state that the runs led to so far.
-    State,
+    /// LangGraph: returns the state that the runs led to so far, alone or in a list.
+    State {
+        /// True for a list, as clients want the history.
+        is_listed: bool,
+    },
+    /// LangGraph: lists the runs that the server knows, which is the newest one.
+    Runs {
+        /// The number of runs to leave out.
+        offset: u64,
+        /// Only runs with this status.
+        status: Option<Box<str>>,
+    },
+    /// LangGraph: removes what is kept of the newest run.
+    Forget,
+    /// LangGraph: lists the threads, or counts them. The call names no thread.
+    Search(ThreadSearch),
     /// LangGraph: returns the description of the thread. A thread without a name gets one.
     Describe,
+}
+
+/// A search for threads.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ThreadSearch {
+    /// The names of the threads; `None`: all.
+    pub names: Option<Vec<Box<str>>>,
+    /// True for threads with a run that has not ended, false for others; `None`: both.
+    pub is_busy: Option<bool>,
+    /// The number of threads to leave out.
+    pub offset: usize,
+    /// The maximum number of threads; `None`: only their number is wanted.
+    pub limit: Option<usize>,
+}
+
+/// A search for the assistants of LangGraph clients: the models of this server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AssistantsAsk {
+    /// Returns the assistant of this name.
+    Get(Box<str>),
+    /// Lists those that have this name, or all of them.
+    Search {
+        /// The name.
+        name: Option<Box<str>>,
+        /// The number of assistants to leave out.
+        offset: usize,
+        /// The maximum number of assistants; `None`: only their number is wanted.
+        limit: Option<usize>,
+    },
 }
 
 /// Details of a run that the client of a front end starts.
@@ -118,14 +163,44 @@ pub struct FrontRun {
     pub run_id: Option<Box<str>>,
     /// Names of tools that the client would carry out itself.
     pub passed_over: Vec<String>,
-    /// The number of the LangGraph command that the answer belongs to, if it belongs to one.
-    pub command: Option<u64>,
-    /// Responses: the response whose conversation goes on.
+    /// The protocol of the request, and of its answer.
+    pub protocol: FrontProtocol,
+    /// The run whose conversation goes on. Of a thread it is the newest one.
     pub previous: Option<ExecutionId>,
-    /// Responses: the members that each answer repeats, and the conversation.
+    /// The members that each answer repeats, and the conversation, for protocols in which the
+    /// server remembers it.
     pub kept: Option<Box<serde_json::Value>>,
     /// Responses: true if only the events of its specification are sent.
     pub is_plain: bool,
+}
+
+/// The protocol in which the client of a front end starts a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FrontProtocol {
+    /// The server's own, which AI SDK and AG-UI use, too. The client sends the whole conversation.
+    #[default]
+    Own,
+    /// A LangGraph command, with its number. The thread remembers.
+    Command(u64),
+    /// LangGraph's ordinary API. The thread remembers.
+    Run,
+    /// The Responses API. A response remembers.
+    Response,
+}
+
+impl FrontProtocol {
+    /// True if a run goes on with the conversation of the thread's last one.
+    pub fn has_threads(self) -> bool {
+        matches!(self, FrontProtocol::Command(_) | FrontProtocol::Run)
+    }
+
+    /// Returns the number of the command, if it is one.
+    pub fn command(self) -> Option<u64> {
+        match self {
+            FrontProtocol::Command(id) => Some(id),
+            _ => None,
+        }
+    }
 }
 
 /// A request about a response: an execution, as clients of the Responses API know it.
@@ -151,6 +226,8 @@ pub enum ResponseAsk {
     },
     /// Cancels it, and returns it.
     Cancel,
+    /// Returns it as a run of LangGraph's ordinary API.
+    Run,
     /// Returns the items of its input.
     InputItems {
         /// True if the oldest one comes first.
@@ -325,6 +402,8 @@ pub struct FrontOptions {
     /// Responses: true if only the events of its specification are sent. Some clients refuse
     /// others.
     pub is_plain: bool,
+    /// True if the execution is cancelled when the connection breaks.
+    pub cancels: bool,
 }
 
 /// Delivery options of a subscriber.
@@ -419,6 +498,7 @@ impl ApiCall {
             | ApiCall::DeleteVirtualTool(_)
             | ApiCall::Produce(_)
             | ApiCall::Thread(_)
+            | ApiCall::Assistants(_)
             | ApiCall::Work(_) => None,
             ApiCall::Durable(call) => call.execution(),
         }

@@ -390,17 +390,17 @@ impl HttpConnection {
         around: &Surroundings<'_>,
         out: &mut Vec<u8>,
     ) -> StreamBody {
-        self.begin_stream_with(media_type, &[], around, out)
+        self.begin_stream_with(media_type, [], around, out)
     }
 
     /// Does the same as [`HttpConnection::begin_stream`], with additional headers.
     ///
     /// # Panics
     /// If no answer is due.
-    pub fn begin_stream_with(
+    pub fn begin_stream_with<'h>(
         &mut self,
-        media_type: &str,
-        headers: &[(&str, &str)],
+        media_type: &'h str,
+        headers: impl IntoIterator<Item = (&'h str, &'h str)>,
         around: &Surroundings<'_>,
         out: &mut Vec<u8>,
     ) -> StreamBody {
@@ -415,7 +415,7 @@ impl HttpConnection {
             ("cache-control", "no-cache, no-transform"),
             ("x-accel-buffering", "no"), // nginx passes it on at once.
         ];
-        for (name, value) in own.into_iter().chain(headers.iter().copied()) {
+        for (name, value) in own.into_iter().chain(headers) {
             head.header(name, value).expect("the server's own headers are valid");
         }
         context.write_origin(around, None, &mut head);

@@ -65,6 +65,10 @@ pub(super) enum Shape {
     Messages,
     /// A list of texts.
     Texts,
+    /// A stream mode of LangGraph.
+    StreamMode,
+    /// Several stream modes of LangGraph, separated by commas.
+    StreamModes,
     /// The name that a worker gives itself.
     Session,
     /// An object with these members.
@@ -87,6 +91,10 @@ pub(super) enum Preset {
 /// The names of all policies.
 pub(super) const POLICIES: &[&str] =
     &["drop", "drop_oldest", "buffer", "block", "conflate", "disconnect", "replay"];
+
+/// The names of the stream modes of LangGraph that have a meaning here.
+const STREAM_MODES: &[&str] =
+    &["values", "updates", "messages", "messages-tuple", "tools", "custom"];
 
 impl Field {
     pub const fn new(name: &'static str, shape: Shape, about: &'static str) -> Field {
@@ -112,6 +120,7 @@ impl Field {
             "tool" => "slow_data_processor".into(),
             "arguments" => json!({"chunks": 5, "delay_ms": 10}),
             "task" | "prompt" => "Say hello.".into(),
+            "assistant_id" => crate::tool::AGENT.into(),
             "Range" => "bytes=0-99".into(),
             "If-Range" | "If-None-Match" => "\"example\"".into(),
             "traceparent" => "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".into(),
@@ -192,6 +201,8 @@ impl Shape {
             Shape::Whole => 1.into(),
             Shape::AgentTools | Shape::ToolNames => json!(["example"]),
             Shape::Texts => json!(["messages"]),
+            Shape::StreamMode => STREAM_MODES[0].into(),
+            Shape::StreamModes => json!([STREAM_MODES[0]]),
             Shape::Messages => json!([{"role": "user", "content": "Say hello."}]),
             Shape::Members(fields) => example_of(fields),
             Shape::Either(shapes) => shapes[0].example(),
@@ -248,6 +259,10 @@ impl Shape {
             Shape::AgentTools => agent_tools_schema(),
             Shape::Messages => messages_schema(),
             Shape::Texts => json!({"type": "array", "items": {"type": "string"}}),
+            Shape::StreamMode => json!({"type": "string", "enum": STREAM_MODES}),
+            Shape::StreamModes => {
+                json!({"type": "array", "items": Shape::StreamMode.schema(), "minItems": 1})
+            }
             Shape::Session => json!({
                 "type": "string",
                 "pattern": "^[!-~]+$",
@@ -357,9 +372,12 @@ pub(super) fn policy_named(name: &str) -> Policy {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::endpoint::front::StreamModes;
 
     #[test]
-    fn the_choices_are_all_policies() {
+    fn the_choices_are_all_policies_and_all_stream_modes() {
         assert!(Policy::ALL.iter().map(|policy| policy.name()).eq(POLICIES.iter().copied()));
+        let all = StreamModes::parse(STREAM_MODES.iter().copied());
+        assert_eq!(all, Ok(StreamModes::ALL));
     }
 }

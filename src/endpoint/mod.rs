@@ -45,6 +45,7 @@ mod execute;
 mod fields;
 pub mod front;
 mod grant;
+mod graph;
 mod lines;
 mod list;
 mod mcp;
@@ -74,9 +75,10 @@ pub use access::{
 pub use agent::{agent_schema, generate_schema};
 pub use answer::{Answer, BYTES, JSON, PayloadPart};
 pub use call::{
-    ApiCall, Deliver, DeliveredPart, DeliveryOptions, Execute, Follow, FrontOptions, FrontRun,
-    IdempotencyKey, MetricsFormat, Opening, OutputAsk, PolicyChoice, Produce, ReadDoor,
-    ResponseAsk, ResponseCall, StreamFormat, ThreadAsk, ThreadCall, Work,
+    ApiCall, AssistantsAsk, Deliver, DeliveredPart, DeliveryOptions, Execute, Follow, FrontOptions,
+    FrontProtocol, FrontRun, IdempotencyKey, MetricsFormat, Opening, OutputAsk, PolicyChoice,
+    Produce, ReadDoor, ResponseAsk, ResponseCall, StreamFormat, ThreadAsk, ThreadCall,
+    ThreadSearch, Work,
 };
 pub use connection::{Arrival, AwaitedEvent, ConnectionStep, HttpConnection, StreamBody};
 pub use durable::{

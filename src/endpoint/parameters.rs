@@ -68,7 +68,13 @@ pub(super) const KINDS: &[Field] = &[Field::new(
     "The kinds of chunks in the output. Default: all kinds but `structured`.",
 )];
 
-const FORMATS: &[&str] = &["sse", "ndjson", "ai-sdk", "ag-ui", "langgraph", "responses"];
+const FORMATS: &[&str] =
+    &["sse", "ndjson", "ai-sdk", "ag-ui", "langgraph", "langgraph-runs", "responses"];
+const STREAM_MODE: Field = Field::new(
+    "stream_mode",
+    Shape::StreamModes,
+    "The events of the stream, for format langgraph-runs. Default: values.",
+);
 const SDK_VERSION: Field = Field::new(
     "sdk_version",
     Shape::Choice(&["5", "6", "7"]),
@@ -90,6 +96,7 @@ pub(super) const FORMAT: &[Field] = &[
     ),
     SDK_VERSION,
     SPELLING,
+    STREAM_MODE,
 ];
 /// The parameters of a request whose answer goes to a LangGraph client.
 pub(super) const SPELLED: &[Field] = &[SPELLING];
@@ -103,6 +110,7 @@ pub(super) const STREAM: &[Field] = &[
     ),
     SDK_VERSION,
     SPELLING,
+    STREAM_MODE,
 ];
 pub(super) const FROM: &[Field] = &[Field::new(
     "from",
@@ -165,6 +173,13 @@ pub(super) const LAST_EVENT_ID: &[Field] = &[Field::new(
     Shape::Cursors,
     "The id of the last event that the client received. The stream continues after it and ignores \
      `from`.",
+)];
+
+/// The same header, of a stream whose events have numbers.
+pub(super) const LAST_EVENT_NUMBER: &[Field] = &[Field::new(
+    "Last-Event-ID",
+    Shape::Cursors,
+    "The number of the last event that the client received. The stream continues after it.",
 )];
 
 /// The header of requests for a document that clients may keep.
@@ -525,12 +540,66 @@ impl<'a> Parameters<'a> {
             name => {
                 let (sdk, spelling) = (self.choice("sdk_version")?, self.choice("spelling")?);
                 let format = front::FrontFormat::from_parameters(name, sdk, spelling);
-                let wrong = |error: front::FormatError| {
-                    invalid(error.parameter, &format!("it must be {}", error.allowed))
-                };
-                format.map(StreamFormat::Front).map_err(wrong)
+                let format = format.map_err(wrong_format)?;
+                if let front::FrontFormat::Graph { .. } = format {
+                    return self.run_events();
+                }
+                if self.query.all("stream_mode").next().is_some() {
+                    let problem = "it is valid only with format=langgraph-runs";
+                    return Err(invalid("stream_mode", problem));
+                }
+                Ok(StreamFormat::Front(format))
             }
         }
+    }
+
+    /// Returns the format of the events of a run, for LangGraph's ordinary API.
+    fn run_events(&self) -> Result<StreamFormat, ApiError> {
+        // One client writes the list as JSON.
+        let is_mark = |char: char| matches!(char, '[' | ']' | '"');
+        let names = self.query.list("stream_mode").map(|name| name.trim_matches(is_mark));
+        let modes = front::StreamModes::parse(names).map_err(wrong_format)?;
+        let answer = front::GraphAnswer::Events(modes);
+        Ok(StreamFormat::Front(front::FrontFormat::Graph { answer }))
+    }
+
+    /// Reads a request to follow a run of LangGraph's ordinary API.
+    pub fn run_followed(&self, execution: ExecutionId) -> Result<Follow, ApiError> {
+        let since = match self.headers.only("last-event-id")? {
+            None | Some("" | "-1") => None, // Clients say so that they have nothing.
+            Some(id) => Some(id.parse().map_err(|_| unknown_event())?),
+        };
+        self.followed_as(execution, self.run_events()?, since)
+    }
+
+    /// Reads a request to wait for the end of a run of LangGraph's ordinary API.
+    pub fn joined(&self, execution: ExecutionId) -> Result<Follow, ApiError> {
+        let format = front::FrontFormat::Graph { answer: front::GraphAnswer::Values };
+        self.followed_as(execution, StreamFormat::Front(format), None)
+    }
+
+    fn followed_as(
+        &self,
+        execution: ExecutionId,
+        format: StreamFormat,
+        since: Option<u64>,
+    ) -> Result<Follow, ApiError> {
+        let cancels = matches!(self.choice("cancel_on_disconnect")?, Some("1" | "true"));
+        Ok(Follow {
+            executions: SmallVec::from_elem((execution, From::Start), 1),
+            is_combined: false,
+            seen_ends: SmallVec::new(),
+            format,
+            delivery_options: DeliveryOptions::default(),
+            front: FrontOptions { since, cancels, ..FrontOptions::default() },
+        })
+    }
+
+    /// Returns the number of runs to leave out of a list, and the status that the others have.
+    pub fn listed_runs(&self) -> Result<(u64, Option<Box<str>>), ApiError> {
+        self.number("limit")?;
+        let status = self.query.text("status")?.filter(|status| !status.is_empty());
+        Ok((self.number("offset")?.unwrap_or(0), status.map(Box::from)))
     }
 
     /// Returns what a client of Responses wants to have of a response.
@@ -712,10 +781,17 @@ fn behind(reached: Reached) -> Option<From> {
 
 /// Returns the number of the event that the client saw last, in the format of a front end.
 fn event_of(format: front::FrontFormat, id: &str, execution: ExecutionId) -> Result<u64, ApiError> {
-    format.event_of(id, &execution.to_string()).ok_or_else(|| {
-        let text = "last-event-id: no event of this stream has this id in this format";
-        ApiError::new(Status::BAD_REQUEST, "invalid_cursor", text).field("last-event-id")
-    })
+    format.event_of(id, &execution.to_string()).ok_or_else(unknown_event)
+}
+
+fn unknown_event() -> ApiError {
+    let text = "last-event-id: no event of this stream has this id in this format";
+    ApiError::new(Status::BAD_REQUEST, "invalid_cursor", text).field("last-event-id")
+}
+
+/// Returns the error for a parameter of a format.
+fn wrong_format(error: front::FormatError) -> ApiError {
+    invalid(error.parameter, &format!("it must be {}", error.allowed))
 }
 
 /// Returns the error for a parameter that is invalid.

@@ -16,7 +16,7 @@ use crate::endpoint::parameters::{
 use crate::endpoint::representation::{Document, StaticDocument};
 use crate::endpoint::{
     ApiCall, ApiError, StreamFormat, ThreadAsk, ThreadCall, Work, agent, documents, door, durable,
-    execute, mcp, openapi, responses, subscriptions, workers,
+    execute, graph, mcp, openapi, responses, subscriptions, workers,
 };
 use crate::engine::NotFound;
 use crate::limits;
@@ -98,6 +98,12 @@ pub(super) const PATH_FIELDS: &[Field] = &[
         "response",
         Shape::Response,
         "The id of a response: `resp_` and the id of its execution.",
+    )
+    .required(),
+    Field::new(
+        "assistant",
+        Shape::Text { bytes_max: limits::THREAD_ID_BYTES_MAX as u64 },
+        "The name of a model of this server, or `agent` for the first one.",
     )
     .required(),
     Field::new("subscriber", Shape::Subscriber, "The subscriber's id.").required(),
@@ -612,7 +618,7 @@ pub(super) const ROUTES: &[Route] = &[
         answers: &[(Status::OK, Content::Json("ThreadState"))],
         begin: |request| {
             request.parameters.check_subgraphs()?;
-            thread_call(request, ThreadAsk::State)
+            thread_call(request, ThreadAsk::State { is_listed: false })
         },
         ..PLAIN
     },
@@ -661,6 +667,25 @@ pub(super) const ROUTES: &[Route] = &[
         },
         ..PLAIN
     },
+    graph::SEARCH_ASSISTANTS,
+    graph::COUNT_ASSISTANTS,
+    graph::GET_ASSISTANT,
+    graph::SEARCH_THREADS,
+    graph::COUNT_THREADS,
+    graph::DELETE_THREAD,
+    graph::HISTORY,
+    graph::LIST_RUNS,
+    graph::BEGIN,
+    graph::STREAM,
+    graph::WAIT,
+    graph::FOLLOW,
+    graph::JOIN,
+    graph::GET_RUN,
+    graph::DELETE_RUN,
+    graph::BEGIN_ALONE,
+    graph::STREAM_ALONE,
+    graph::WAIT_ALONE,
+    graph::FOLLOW_ALONE,
     Route {
         path: "/langgraph/info",
         name: "getLangGraphInfo",

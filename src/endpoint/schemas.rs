@@ -14,5 +14,25 @@ pub(super) fn all() -> Map<String, Value> {
     let description = json!({"type": "object", "description": "An OpenAPI document."});
     all.insert("Description".to_owned(), description);
     all.insert("McpMessage".to_owned(), object_schema(MESSAGE));
+    for (name, of) in [
+        ("Assistants", "Assistant"),
+        ("Threads", "FoundThread"),
+        ("ThreadStates", "ThreadState"),
+        ("Runs", "Run"),
+    ] {
+        let items = json!({"$ref": format!("#/components/schemas/{of}")});
+        all.insert(name.to_owned(), json!({"type": "array", "items": items}));
+    }
+    let count = json!({"type": "integer", "minimum": 0, "description": "A number of entries."});
+    all.insert("Count".to_owned(), count);
+    let values = json!({
+        "type": "object",
+        "description": "The state of a thread: its messages, or the reason of a failure.",
+        "properties": {
+            "messages": {"type": "array", "items": {"type": "object"}},
+            "__error__": {"type": "object"},
+        },
+    });
+    all.insert("Values".to_owned(), values);
     all
 }

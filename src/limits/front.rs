@@ -10,8 +10,17 @@ pub const FRONT_SNAPSHOT_BYTES_MIN: usize = 1 << 10;
 pub const FRONT_PROSE_BYTES_MAX: usize = 1 << 20;
 /// Bytes of the items of a response that are kept, because its end has all of them.
 pub const FRONT_RESPONSE_BYTES_MAX: usize = 8 << 20;
+/// Bytes of states of a run that are written, however short the newest one is. After them, all
+/// together are at most 4 times as long as the newest.
+pub const FRONT_STATES_BYTES_FREE: usize = 256 << 10;
+/// The same for copies of one message.
+pub const FRONT_COPIES_BYTES_FREE: usize = 16 << 10;
+/// Bytes of a conversation that a thread remembers for its next run.
+pub const FRONT_CONVERSATION_BYTES_MAX: usize = 64 << 10;
 /// Bytes of a tool's arguments that are kept for clients of front ends.
 pub const FRONT_ARGUMENTS_BYTES_MAX: usize = 16 << 10;
+/// Threads in one answer.
+pub const LISTED_THREADS_MAX: usize = 1_000;
 /// Bytes of a client's name for a thread, or for a run on it.
 pub const THREAD_ID_BYTES_MAX: usize = 256;
 /// Bytes of a conversation that a front end sends with each run, which includes the output of its

@@ -297,7 +297,9 @@ pub(in crate::server) fn described<R: Reactor + 'static>(
         members["ordinal"] = seat.ordinal.into();
         members["run"] = seat.run_id.as_deref().into();
     }
-    if let Some(arguments) = arguments {
+    // A record has room for short ones only.
+    let bytes_max = crate::limits::FRONT_ARGUMENTS_BYTES_MAX;
+    if let Some(arguments) = arguments.as_ref().filter(|all| all.to_string().len() <= bytes_max) {
         members["arguments"] = (**arguments).clone();
     }
     if let Some(task) = task {

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::base::{ExecutionId, Principal};
+use crate::endpoint::ThreadSearch;
 
 /// The conversations of one server. All of its shards have clones.
 #[derive(Clone, Debug, Default)]
@@ -132,6 +133,32 @@ impl Conversations {
         self.table().threads.get(&key).is_some_and(|thread| !thread.is_over)
     }
 
+    /// Finds threads of a principal, the newest first. Returns how many there are, and of those
+    /// that are wanted the name, the time of the newest run, and whether it has not ended.
+    pub(in crate::server) fn search(
+        &self,
+        principal: Principal,
+        search: &ThreadSearch,
+    ) -> (usize, Vec<(Box<str>, u64, bool)>) {
+        let table = self.table();
+        let from = (principal, Box::default());
+        let own = table.threads.range(from..).take_while(|(key, _)| key.0 == principal);
+        let is_wanted = |name: &str, is_busy: bool| {
+            let names = search.names.as_ref();
+            names.is_none_or(|names| names.iter().any(|wanted| **wanted == *name))
+                && search.is_busy.is_none_or(|wanted| wanted == is_busy)
+        };
+        let mut found: Vec<(Box<str>, u64, bool)> = own
+            .filter(|((_, name), thread)| is_wanted(name, !thread.is_over))
+            .map(|((_, name), thread)| (name.clone(), thread.begun_us, !thread.is_over))
+            .collect();
+        drop(table);
+        let count = found.len();
+        found.sort_by_key(|(_, begun_us, _)| std::cmp::Reverse(*begun_us));
+        let page = found.into_iter().skip(search.offset).take(search.limit.unwrap_or(0));
+        (count, page.collect())
+    }
+
     /// Counts a connection that waits for a run, until the result is dropped.
     pub(in crate::server) fn wait(&self) -> Waiting {
         self.table().waiting_count += 1;
@@ -226,6 +253,29 @@ mod tests {
         assert_eq!(all.newest(ann, "t"), Some(id(4)));
         drop(fourth);
         assert!(all.table().threads.is_empty());
+    }
+
+    #[test]
+    fn a_search_finds_the_threads_of_one_principal_the_newest_first() {
+        let (all, ann, bob) = (Conversations::default(), Principal(1), Principal(2));
+        let seats: Vec<Seat> = [(ann, "a", 1), (ann, "b", 3), (ann, "c", 2), (bob, "d", 4)]
+            .into_iter()
+            .map(|(of, name, at)| all.enter(of, name, id(at), None, u64::from(at)))
+            .collect();
+        seats[0].end();
+        let found = |search: ThreadSearch| {
+            let (count, found) = all.search(ann, &search);
+            let names: Vec<String> = found.into_iter().map(|(name, ..)| name.into()).collect();
+            (count, names.join(" "))
+        };
+        let page = ThreadSearch { limit: Some(2), ..ThreadSearch::default() };
+        assert_eq!(found(page.clone()), (3, "b c".to_owned()));
+        assert_eq!(found(ThreadSearch { offset: 2, ..page.clone() }), (3, "a".to_owned()));
+        let idle = ThreadSearch { is_busy: Some(false), ..page.clone() };
+        assert_eq!(found(idle), (1, "a".to_owned()));
+        let named = ThreadSearch { names: Some(vec!["c".into(), "d".into()]), ..page };
+        assert_eq!(found(named), (1, "c".to_owned()));
+        assert_eq!(found(ThreadSearch::default()), (3, String::new()));
     }
 
     #[test]

@@ -44,6 +44,7 @@ impl Names {
             "token" => &self.token,
             "name" => "tool",
             "thread" => "thread",
+            "assistant" => "agent",
             "stream" => "path/of/a/stream",
             "subscription" => "subscription",
             other => panic!("what is an example of {other}?"),
@@ -60,7 +61,7 @@ fn asking(path: &str, method: &str, operation: &Value, names: &Names) -> (Asking
             Some(name) => {
                 // Those belong to each principal separately.
                 is_about_something |=
-                    !matches!(name, "name" | "thread" | "stream" | "subscription");
+                    !matches!(name, "name" | "thread" | "assistant" | "stream" | "subscription");
                 parts.push(names.value(name));
             }
             None => parts.push(part),

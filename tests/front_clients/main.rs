@@ -11,6 +11,7 @@ mod ag_ui_spec;
 #[path = "../chromium/mod.rs"]
 #[allow(dead_code, reason = "the page is opened by a client of its own")]
 mod chromium;
+mod graph;
 #[path = "../installed/mod.rs"]
 mod installed;
 mod page;
@@ -41,12 +42,18 @@ pub const AI_SDKS: [(&str, &str); 6] = [
     ("ai-7", "7.0.173"),
 ];
 
+/// The versions of LangGraph's package: the name of the installed package, and the version.
+pub const LANGGRAPH_SDKS: [(&str, &str); 2] =
+    [("langgraph-sdk-1", "1.15.0"), ("langgraph-sdk-2", "2.0.0")];
+
 /// Returns the folder with `node_modules`.
 fn node() -> Result<PathBuf, Missing> {
     let sdks = AI_SDKS.map(|(name, version)| format!("{name}@npm:ai@{version}"));
     let others = ["@ag-ui/client@1.0.0", "@ag-ui/core@1.0.0", "rxjs@7.8.1", "openai@7.57.0"];
     let others = others.map(str::to_owned);
-    let packages: Vec<String> = sdks.into_iter().chain(others).collect();
+    let graphs = LANGGRAPH_SDKS
+        .map(|(name, version)| format!("{name}@npm:@langchain/langgraph-sdk@{version}"));
+    let packages: Vec<String> = sdks.into_iter().chain(others).chain(graphs).collect();
     let packages: Vec<&str> = packages.iter().map(String::as_str).collect();
     installed::node(installed::folder("front-clients", "node"), &packages)
 }

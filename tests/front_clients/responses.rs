@@ -26,9 +26,9 @@ fn openai_for_node_runs_agents_and_goes_on_behind_a_number() {
         assert_eq!(whole["results"], whole["pieces"], "{whole:#}");
         // Items carry the results of tools, and the id of a response carries its answer.
         assert_eq!(whole["next"], "I remember both.");
-        assert_eq!(whole["after"], "I remember nothing.");
-        let inputs = json!([["user", "whole"], ["assistant", "Done: 😀."], ["user", "again"]]);
-        assert_eq!(whole["inputs"], inputs);
+        assert_eq!(whole["after"], "I remember both.");
+        let inputs = whole["inputs"].as_array().unwrap();
+        assert_eq!((inputs.len(), &inputs[0]), (8, &json!(["user", "whole"])), "{whole:#}");
         assert_eq!((&whole["same"], &whole["echoed"]), (&json!(true), &json!([true, "Be kind."])));
         assert!(whole["tokens"].is_u64(), "{whole:#}");
         let helper = &told["helper"];

@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::real::{SCRIPT, check_same, native};
 use crate::scripted::ModelServer;
 use crate::served::again::Mortal;
-use crate::{AI_SDKS, driver, node, or_say, python};
+use crate::{AI_SDKS, LANGGRAPH_SDKS, driver, node, or_say, python};
 
 /// The output that was shown is on the disk 5 ms later. The next one comes after half a second.
 const KEPT_AFTER: Duration = Duration::from_millis(100);
@@ -74,6 +74,28 @@ fn langgraph_gets_what_came_since_from_the_run_that_a_restart_has_ended() {
         });
         assert_eq!(said["ordered"], true, "{said:#}");
         assert!(said["breaks"].as_u64().unwrap() >= 1, "{said:#}");
+    });
+}
+
+#[test]
+fn langgraphs_packages_come_back_by_themselves_to_the_run_that_a_restart_has_ended() {
+    or_say(node(), |folder| {
+        for (package, _) in LANGGRAPH_SDKS {
+            let said = play(&format!("restarted-{package}"), |base| {
+                let mut command = Command::new("node");
+                command.arg(driver("real_graph.mjs")).arg(folder).args([package, &base]);
+                command
+            });
+            assert_eq!(said["ordered"], true, "{said:#}");
+        }
+    });
+    or_say(python(), |python| {
+        let said = play("restarted-graph-python", |base| {
+            let mut command = Command::new(python);
+            command.arg(driver("real_graph.py")).arg(base);
+            command
+        });
+        assert_eq!(said["ordered"], true, "{said:#}");
     });
 }
 

@@ -191,6 +191,7 @@ fn example(shape: &Shape) -> Value {
         Shape::Subscriber => "s7.2".into(),
         Shape::Token => progress_token().to_string().into(),
         Shape::Kinds => "stdout".into(),
+        Shape::StreamMode | Shape::StreamModes => "values".into(),
         Shape::Anything => serde_json::json!({"type": "object"}), // A schema, too.
         Shape::Any | Shape::ToolName | Shape::ToolNames | Shape::Session => "x".into(),
         Shape::AgentTools | Shape::Texts => serde_json::json!(["x"]),

@@ -7,6 +7,7 @@
 
 mod ag_ui;
 mod ai_sdk;
+mod graph;
 mod langgraph;
 mod responses;
 #[cfg(test)]
@@ -20,11 +21,12 @@ pub(in crate::endpoint) use ag_ui::of_ag_ui;
 pub use ag_ui::read_ag_ui;
 pub(in crate::endpoint) use ai_sdk::of_ai_sdk;
 pub use ai_sdk::read_ai_sdk;
+pub(in crate::endpoint) use graph::{RunRequest, of_run, read_search, read_thread_search};
 pub use langgraph::{
     Command, Follow, read_command, read_follow, write_command_error, write_command_success,
 };
 
-pub(in crate::endpoint) use responses::{EXTENSIONS, ResponseRequest, of_responses};
+pub(in crate::endpoint) use responses::{EXTENSIONS, ResponseRequest, of_responses, read_items};
 
 use crate::agent::{AssistantMessage, CallMade, Message, ToolDescription, ToolResult};
 
@@ -189,6 +191,17 @@ impl Conversation {
         self.open = calls.iter().map(|call| call.id.clone()).collect();
         let message = AssistantMessage { text, calls, reasoning: Vec::new() };
         self.messages.push(Message::Assistant(message));
+    }
+
+    /// Adds the calls of the assistant. They belong to what it said just before.
+    fn calls(&mut self, calls: Vec<CallMade>) {
+        match self.messages.last_mut() {
+            Some(Message::Assistant(said)) if said.calls.is_empty() => {
+                self.open = calls.iter().map(|call| call.id.clone()).collect();
+                said.calls = calls;
+            }
+            _ => self.assistant(String::new(), calls),
+        }
     }
 
     /// Adds a result. It is ignored if no call waits for it.

@@ -9,12 +9,12 @@
 use serde_json::{Map, Value, json};
 
 use super::ask::{self, AskError, FrontRequest};
-use super::{FrontFormat, SdkVersion};
+use super::{FrontFormat, GraphAnswer, SdkVersion};
 use crate::api::{FrontInfo, spelled};
 use crate::base::ExecutionId;
 use crate::endpoint::{
-    Answer, ApiCall, ApiError, DeliveryOptions, Execute, FrontOptions, FrontRun, StreamFormat,
-    ThreadAsk, ThreadCall, agent,
+    Answer, ApiCall, ApiError, DeliveryOptions, Execute, FrontOptions, FrontProtocol, FrontRun,
+    StreamFormat, ThreadAsk, ThreadCall, agent,
 };
 use crate::limits;
 use crate::tool::AGENT;
@@ -65,11 +65,7 @@ pub(in crate::endpoint) fn run_of(body: Value) -> Result<RunRequest, ApiError> {
 
 /// Reads a request for a response.
 pub(in crate::endpoint) fn respond(body: &[u8]) -> Result<Execute, ApiError> {
-    let Value::Object(members) = crate::endpoint::body::parse(body)? else {
-        let text = "the body must be a JSON object";
-        return Err(ApiError::new(Status::BAD_REQUEST, "invalid_body", text));
-    };
-    let asked = ask::of_responses(members).map_err(refused)?;
+    let asked = ask::of_responses(object(body)?).map_err(refused)?;
     let ask::ResponseRequest { run, is_stream, is_plain, is_background, previous, repeated } =
         asked;
     let previous = match previous {
@@ -88,8 +84,23 @@ pub(in crate::endpoint) fn respond(body: &[u8]) -> Result<Execute, ApiError> {
     let stream = (is_stream || !is_background).then(|| (format, DeliveryOptions::default()));
     let execute = agent::run(&members, stream)?;
     let kept = json!({ "response": repeated, "messages": messages });
-    let front = FrontRun { previous, kept: Some(kept.into()), is_plain, ..FrontRun::default() };
+    let front = FrontRun {
+        protocol: FrontProtocol::Response,
+        previous,
+        kept: Some(kept.into()),
+        is_plain,
+        ..FrontRun::default()
+    };
     Ok(Execute { front: Some(front.into()), ..execute })
+}
+
+/// Returns the items of a response as messages in the server's own form.
+pub(crate) fn messages_of(items: Value) -> Vec<Value> {
+    let messages = ask::read_items(items).unwrap_or_default(); // The server wrote them.
+    match ask::messages_json(&messages) {
+        Value::Array(messages) => messages,
+        _ => Vec::new(),
+    }
 }
 
 /// Reads the id of a response: that of its execution, with a prefix.
@@ -133,18 +144,104 @@ pub(in crate::endpoint) fn command(body: &[u8], thread: Box<str>) -> Result<ApiC
             Err(command_refused(Some(id), reason, "this server does not support this command"))
         }
         Ok(ask::Command::Start { id, assistant, request }) => {
-            let front =
-                FrontRun { thread_id: Some(thread), command: Some(id), ..FrontRun::default() };
             let mut members = members_of(*request);
-            if assistant != AGENT && members.get("model").is_none() {
-                members["model"] = assistant.into(); // The assistant names a model.
-            }
+            choose_assistant(&mut members, assistant);
+            let front = FrontRun {
+                thread_id: Some(thread),
+                protocol: FrontProtocol::Command(id),
+                kept: Some(json!({ "messages": members["messages"] }).into()),
+                ..FrontRun::default()
+            };
             match agent::run(&members, None) {
                 Ok(execute) => {
                     Ok(ApiCall::Execute(Execute { front: Some(front.into()), ..execute }.into()))
                 }
                 Err(error) => Err(command_refused(Some(id), "invalid_argument", &error.message)),
             }
+        }
+    }
+}
+
+/// Chooses the model that an assistant names, unless an option has chosen one.
+fn choose_assistant(members: &mut Value, assistant: String) {
+    if assistant != AGENT && members.get("model").is_none() {
+        members["model"] = assistant.into();
+    }
+}
+
+/// The answer to a request for a run of LangGraph's ordinary API.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::endpoint) enum RunAnswer {
+    /// The events of the run.
+    Stream,
+    /// The state, once the run has ended.
+    Wait,
+    /// The run, at once.
+    Begin,
+}
+
+/// Reads a request for a run on a thread, or on none if the name is empty.
+pub(in crate::endpoint) fn start_run(
+    body: &[u8],
+    thread: Box<str>,
+    how: RunAnswer,
+) -> Result<Execute, ApiError> {
+    let thread_id = (!thread.is_empty()).then_some(thread);
+    let asked = ask::of_run(object(body)?, thread_id.is_some()).map_err(refused)?;
+    let ask::RunRequest { run, assistant, modes, cancels, metadata } = asked;
+    let mut members = members_of(run);
+    let kept = json!({
+        "messages": members["messages"], "metadata": metadata, "assistant": assistant,
+    });
+    choose_assistant(&mut members, assistant);
+    let answer = match how {
+        RunAnswer::Stream => Some(GraphAnswer::Events(modes)),
+        RunAnswer::Wait => Some(GraphAnswer::Values),
+        RunAnswer::Begin => None,
+    };
+    let stream = answer.map(|answer| {
+        (StreamFormat::Front(FrontFormat::Graph { answer }), DeliveryOptions::default())
+    });
+    let execute = agent::run(&members, stream)?;
+    let protocol = FrontProtocol::Run;
+    let front = FrontRun { thread_id, protocol, kept: Some(kept.into()), ..FrontRun::default() };
+    Ok(Execute { front: Some(front.into()), cancels: cancels && stream.is_some(), ..execute })
+}
+
+/// Reads a search for threads, or counts them.
+pub(in crate::endpoint) fn search_threads(
+    body: &[u8],
+    is_count: bool,
+) -> Result<ApiCall, ApiError> {
+    let search = ask::read_thread_search(object(body)?, is_count).map_err(refused)?;
+    let (thread, ask) = (Box::default(), ThreadAsk::Search(search));
+    Ok(ApiCall::Thread(ThreadCall { thread, ask }.into()))
+}
+
+/// Reads what a client wants of the history of this thread. Its limits have no effect: the history
+/// is short.
+pub(in crate::endpoint) fn history(body: &[u8], thread: Box<str>) -> Result<ApiCall, ApiError> {
+    object(body)?;
+    let ask = ThreadAsk::State { is_listed: true };
+    Ok(ApiCall::Thread(ThreadCall { thread, ask }.into()))
+}
+
+/// Reads a search for assistants, or counts them.
+pub(in crate::endpoint) fn search_assistants(
+    body: &[u8],
+    is_count: bool,
+) -> Result<ApiCall, ApiError> {
+    let search = ask::read_search(object(body)?, is_count).map_err(refused)?;
+    Ok(ApiCall::Assistants(search.into()))
+}
+
+/// Reads a body that must be an object.
+fn object(body: &[u8]) -> Result<Map<String, Value>, ApiError> {
+    match crate::endpoint::body::parse(body)? {
+        Value::Object(members) => Ok(members),
+        _ => {
+            let text = "the body must be a JSON object";
+            Err(ApiError::new(Status::BAD_REQUEST, "invalid_body", text))
         }
     }
 }
@@ -176,12 +273,8 @@ pub(in crate::endpoint) fn follow(
 
 /// Reads a LangGraph request to create a thread. A thread comes into being only with its first run.
 pub(in crate::endpoint) fn create(body: &[u8]) -> Result<ApiCall, ApiError> {
-    let body = crate::endpoint::body::parse(body)?;
-    if !body.is_object() {
-        let text = "the body must be a JSON object";
-        return Err(ApiError::new(Status::BAD_REQUEST, "invalid_body", text));
-    }
-    let thread = match body.get("thread_id") {
+    let members = object(body)?;
+    let thread = match members.get("thread_id") {
         None | Some(Value::Null) => Box::default(),
         Some(Value::String(name)) => named("thread_id", name)?,
         Some(_) => {
@@ -195,7 +288,8 @@ pub(in crate::endpoint) fn create(body: &[u8]) -> Result<ApiCall, ApiError> {
 
 /// Returns information about this server for LangGraph clients.
 pub(in crate::endpoint) fn about() -> Value {
-    let flags = ["assistants", "crons"].map(|name| (name.to_owned(), false.into()));
+    let flags = [("assistants", true), ("crons", false)];
+    let flags = flags.map(|(name, is_there)| (name.to_owned(), is_there.into()));
     let version = env!("CARGO_PKG_VERSION").to_owned();
     spelled(&FrontInfo { version, flags: flags.into_iter().collect() })
 }

@@ -2,12 +2,12 @@
 
 use serde_json::{Value, json};
 
-use super::{Channels, FrontFormat, SdkVersion, Spelling};
+use super::{Channels, FrontFormat, GraphAnswer, SdkVersion, Spelling, StreamMode, StreamModes};
 use crate::endpoint::call_tests::id;
 use crate::endpoint::exchange::{answered, called, get, post, with};
 use crate::endpoint::{
-    ApiCall, DeliveryOptions, Execute, Follow, FrontOptions, FrontRun, StreamFormat, ThreadAsk,
-    ThreadCall,
+    ApiCall, AssistantsAsk, DeliveryOptions, Execute, Follow, FrontOptions, FrontProtocol,
+    FrontRun, ResponseAsk, ResponseCall, StreamFormat, ThreadAsk, ThreadCall, ThreadSearch,
 };
 use crate::engine::Hold;
 
@@ -178,7 +178,10 @@ fn threads_are_asked_for_by_their_names() {
 
     let path = "/langgraph/threads";
     assert_eq!(asked(&get(&format!("{path}/t"))), thread("t", ThreadAsk::Describe));
-    assert_eq!(asked(&get(&format!("{path}/t/state"))), thread("t", ThreadAsk::State));
+    assert_eq!(
+        asked(&get(&format!("{path}/t/state"))),
+        thread("t", ThreadAsk::State { is_listed: false })
+    );
     assert_eq!(asked(&post(path, "{}")), thread("", ThreadAsk::Describe));
     let named = asked(&post(path, "{\"thread_id\":\"t\",\"metadata\":{}}"));
     assert_eq!(named, thread("t", ThreadAsk::Describe));
@@ -220,7 +223,12 @@ fn a_command_starts_a_run_or_is_refused_in_the_protocols_words() {
     assert_eq!(run.arguments, json!({"messages": messages, "max_steps": 2}));
     assert_eq!((run.stream, run.tool.as_str()), (None, "agent"));
     assert!(matches!(run.opening.hold, Hold::UntilRead { .. }), "the run must wait for a reader");
-    let front = FrontRun { thread_id: Some("t".into()), command: Some(3), ..FrontRun::default() };
+    let front = FrontRun {
+        thread_id: Some("t".into()),
+        protocol: FrontProtocol::Command(3),
+        kept: Some(json!({ "messages": messages }).into()),
+        ..FrontRun::default()
+    };
     assert_eq!(run.front, Some(front.into()));
     let run = executed(&post(path, &start("fast", json!({"hold": "newest"}))));
     assert_eq!((&run.arguments["model"], run.opening.hold), (&json!("fast"), Hold::Newest));
@@ -240,4 +248,100 @@ fn a_command_starts_a_run_or_is_refused_in_the_protocols_words() {
     assert_eq!(said("{}"), refused(Value::Null, "invalid_argument"));
     let wrong = start("agent", json!({"max_steps": 2, "policy": 7}));
     assert_eq!(said(&wrong), refused(json!(3), "invalid_argument"));
+}
+
+#[test]
+fn runs_of_the_ordinary_api_are_executions_and_are_followed_by_their_ids() {
+    let events = |modes: &[StreamMode]| {
+        let answer = GraphAnswer::Events(StreamModes::of(modes));
+        StreamFormat::Front(FrontFormat::Graph { answer })
+    };
+    let body = json!({
+        "assistant_id": "fast", "input": {"messages": [{"role": "human", "content": "count"}]},
+        "stream_mode": ["messages-tuple", "custom"], "on_disconnect": "cancel",
+        "metadata": {"a": 1}, "config": {"configurable": {"max_steps": 2}},
+    })
+    .to_string();
+    let messages = json!([{"role": "user", "content": "count"}]);
+    let run = executed(&post("/langgraph/threads/t/runs/stream", &body));
+    let model = json!({"messages": messages, "max_steps": 2, "model": "fast"});
+    assert_eq!((&run.arguments, run.cancels), (&model, true));
+    let modes = [StreamMode::MessagesTuple, StreamMode::Custom];
+    assert_eq!(run.stream.map(|(format, _)| format), Some(events(&modes)));
+    let kept = json!({"messages": messages, "metadata": {"a": 1}, "assistant": "fast"});
+    let front = FrontRun {
+        thread_id: Some("t".into()),
+        protocol: FrontProtocol::Run,
+        kept: Some(kept.into()),
+        ..FrontRun::default()
+    };
+    assert_eq!(run.front, Some(front.into()));
+    let values = StreamFormat::Front(FrontFormat::Graph { answer: GraphAnswer::Values });
+    for (path, stream, thread) in [
+        ("/langgraph/threads/t/runs", None, Some("t")),
+        ("/langgraph/threads/t/runs/wait", Some(values), Some("t")),
+        ("/langgraph/runs/wait", Some(values), None),
+        ("/langgraph/runs/stream", Some(events(&modes)), None),
+        ("/langgraph/runs", None, None),
+    ] {
+        let run = executed(&post(path, &body));
+        assert_eq!(run.stream.map(|(format, _)| format), stream, "{path}");
+        assert_eq!(run.front.unwrap().thread_id.as_deref(), thread, "{path}");
+    }
+    for (wrong, field) in [
+        (json!({"assistant_id": "a", "input": "x", "stream_mode": "debug"}), "stream_mode"),
+        (json!({"assistant_id": "a", "input": "x", "command": {"resume": 1}}), "command"),
+        (json!({"assistant_id": "a"}), "input"),
+    ] {
+        let found = refused(&post("/langgraph/runs", &wrong.to_string()));
+        assert_eq!(
+            (found.0, found.1.as_str(), found.2.as_deref()),
+            (400, "invalid_field", Some(field))
+        );
+    }
+
+    let at = format!("/langgraph/threads/t/runs/{}", id(1));
+    let follow = followed(&get(&format!("{at}/stream?stream_mode=messages-tuple,custom")));
+    assert_eq!((follow.executions[0].0, follow.format), (id(1), events(&modes)));
+    assert_eq!((follow.front.since, follow.front.cancels), (None, false));
+    let behind = "GET {at}/stream?cancel_on_disconnect=true HTTP/1.1\r\nHost: localhost\r\n\
+                  Last-Event-ID: 4097\r\n\r\n";
+    let follow = followed(&behind.replace("{at}", &at));
+    assert_eq!(follow.format, events(&[StreamMode::Values]));
+    assert_eq!((follow.front.since, follow.front.cancels), (Some(4_097), true));
+    assert_eq!(followed(&get(&format!("{at}/join"))).format, values);
+    let alone = format!("/langgraph/runs/{}/stream", id(1));
+    assert_eq!(followed(&get(&alone)).executions[0].0, id(1));
+    let run = ResponseCall { execution: id(1), ask: ResponseAsk::Run };
+    assert_eq!(called(&get(&at)), ApiCall::Response(run));
+    assert_eq!(called(&with("DELETE", &at, "")), ApiCall::Forget(id(1)));
+    let (status, code, field) = refused(&get(&format!("{at}/stream?stream_mode=debug")));
+    assert_eq!((status, code.as_str()), (400, "invalid_parameter"));
+    assert_eq!(field.as_deref(), Some("stream_mode"));
+}
+
+#[test]
+fn threads_and_assistants_are_searched() {
+    let thread = |thread: &str, ask| ThreadCall { thread: thread.into(), ask };
+    let path = "/langgraph/threads";
+    let state = ThreadAsk::State { is_listed: true };
+    assert_eq!(asked(&post(&format!("{path}/t/history"), "{\"limit\":1}")), thread("t", state));
+    assert_eq!(asked(&with("DELETE", &format!("{path}/t"), "")), thread("t", ThreadAsk::Forget));
+    let runs = ThreadAsk::Runs { offset: 2, status: Some("error".into()) };
+    let listed = get(&format!("{path}/t/runs?limit=10&offset=2&status=error"));
+    assert_eq!(asked(&listed), thread("t", runs));
+    let all = ThreadSearch { limit: Some(10), ..ThreadSearch::default() };
+    let found = asked(&post(&format!("{path}/search"), "{}"));
+    assert_eq!(found, thread("", ThreadAsk::Search(all)));
+    let count = asked(&post(&format!("{path}/count"), "{}"));
+    assert_eq!(count, thread("", ThreadAsk::Search(ThreadSearch::default())));
+    let path = "/langgraph/assistants";
+    let get_it = AssistantsAsk::Get("fast".into());
+    assert_eq!(called(&get(&format!("{path}/fast"))), ApiCall::Assistants(get_it.into()));
+    let search = AssistantsAsk::Search { name: None, offset: 1, limit: Some(2) };
+    let found = called(&post(&format!("{path}/search"), "{\"limit\":2,\"offset\":1}"));
+    assert_eq!(found, ApiCall::Assistants(search.into()));
+    let count = AssistantsAsk::Search { name: None, offset: 0, limit: None };
+    let found = called(&post(&format!("{path}/count"), "{}"));
+    assert_eq!(found, ApiCall::Assistants(count.into()));
 }

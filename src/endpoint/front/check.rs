@@ -4,10 +4,11 @@
 //!
 //! The rules are those of `ai` 5.0.0, 6.0.0 and 7.0.0 (strict objects, known chunks only), of
 //! `@ag-ui/client` 1.0.0 (`verify`), and of `langchain-protocol` 0.0.20. Those of Responses are in
-//! `openai` 7. Additional rules: nothing is left open, and nothing is ended twice.
+//! `openai` 7, and those of runs in `langgraph-sdk` 0.4.14. Additional rules: nothing is left open, and nothing is ended twice.
 
 mod ag_ui;
 mod ai_sdk;
+mod graph;
 mod langgraph;
 mod responses;
 
@@ -84,6 +85,7 @@ enum FrontClient {
     AiSdk(ai_sdk::AiSdkClient),
     AgUi(ag_ui::AgUiClient),
     LangGraph(langgraph::LangGraphClient),
+    Graph(Box<graph::GraphClient>),
     Responses(Box<responses::ResponsesClient>),
 }
 
@@ -95,6 +97,7 @@ impl Checker {
             FrontFormat::LangGraph { spelling } => {
                 FrontClient::LangGraph(langgraph::LangGraphClient::new(spelling == Spelling::Camel))
             }
+            FrontFormat::Graph { .. } => FrontClient::Graph(Box::default()),
             FrontFormat::Responses { .. } => FrontClient::Responses(Box::default()),
         };
         Checker { decoder: Decoder::new(), client }
@@ -127,13 +130,15 @@ impl Checker {
             return client.done();
         }
         let json: Value = serde_json::from_str(data).map_err(|error| error.to_string())?;
-        if !json.is_object() {
+        let may_be_list = matches!(self.client, FrontClient::Graph(_));
+        if !json.is_object() && !(may_be_list && json.is_array()) {
             return Err("the data is not an object".to_owned());
         }
         match &mut self.client {
             FrontClient::AiSdk(client) => client.chunk(&json),
             FrontClient::AgUi(client) => client.event(&json),
             FrontClient::LangGraph(client) => client.event(name, id, &json),
+            FrontClient::Graph(client) => client.event(name, id, &json),
             FrontClient::Responses(client) => client.event(name, &json),
         }
     }
@@ -145,7 +150,7 @@ impl Checker {
             FrontClient::AiSdk(client) => client.reconnect(),
             FrontClient::AgUi(client) => client.reconnect(),
             // Their state outlives connections.
-            FrontClient::LangGraph(_) | FrontClient::Responses(_) => {}
+            FrontClient::LangGraph(_) | FrontClient::Graph(_) | FrontClient::Responses(_) => {}
         }
     }
 
@@ -155,6 +160,7 @@ impl Checker {
             FrontClient::AiSdk(client) => client.finish(),
             FrontClient::AgUi(client) => client.finish(),
             FrontClient::LangGraph(client) => client.finish(),
+            FrontClient::Graph(client) => client.finish(),
             FrontClient::Responses(client) => client.finish(),
         }
     }

@@ -3,6 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::graph::GraphAnswer;
+use super::modes::StreamModes;
+
 /// The format in which a front end receives a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FrontFormat {
@@ -17,6 +20,11 @@ pub enum FrontFormat {
     LangGraph {
         /// The spelling of names that consist of several words.
         spelling: Spelling,
+    },
+    /// The runs of LangGraph's ordinary API.
+    Graph {
+        /// The kind of the answer.
+        answer: GraphAnswer,
     },
     /// OpenAI's Responses API.
     Responses {
@@ -66,26 +74,24 @@ impl FrontFormat {
         sdk_version: Option<&str>,
         spelling: Option<&str>,
     ) -> Result<FrontFormat, FormatError> {
-        let parsed: FrontFormat = format.parse()?;
         let misplaced = |parameter, allowed| Err(FormatError { parameter, allowed });
-        match parsed {
-            FrontFormat::AgUi | FrontFormat::LangGraph { .. } | FrontFormat::Responses { .. }
-                if sdk_version.is_some() =>
-            {
-                misplaced("sdk_version", "absent: it belongs to format=ai-sdk")
-            }
-            FrontFormat::AgUi | FrontFormat::AiSdk { .. } | FrontFormat::Responses { .. }
-                if spelling.is_some() =>
-            {
+        match format.parse()? {
+            FrontFormat::AiSdk { .. } if spelling.is_some() => {
                 misplaced("spelling", "absent: it belongs to format=langgraph")
             }
             FrontFormat::AiSdk { sdk } => {
                 Ok(FrontFormat::AiSdk { sdk: sdk_version.map_or(Ok(sdk), str::parse)? })
             }
-            FrontFormat::AgUi | FrontFormat::Responses { .. } => Ok(parsed),
+            _ if sdk_version.is_some() => {
+                misplaced("sdk_version", "absent: it belongs to format=ai-sdk")
+            }
             FrontFormat::LangGraph { spelling: default } => {
                 Ok(FrontFormat::LangGraph { spelling: spelling.map_or(Ok(default), str::parse)? })
             }
+            _ if spelling.is_some() => {
+                misplaced("spelling", "absent: it belongs to format=langgraph")
+            }
+            parsed => Ok(parsed),
         }
     }
 
@@ -94,15 +100,17 @@ impl FrontFormat {
         match self {
             // The value has never changed.
             FrontFormat::AiSdk { .. } => &[("x-vercel-ai-ui-message-stream", "v1")],
-            FrontFormat::AgUi | FrontFormat::LangGraph { .. } | FrontFormat::Responses { .. } => {
-                &[]
-            }
+            _ => &[],
         }
     }
 
     /// True if the answer is one JSON object, and no stream of events.
     pub fn is_document(self) -> bool {
-        matches!(self, FrontFormat::Responses { is_document: true })
+        match self {
+            FrontFormat::Responses { is_document } => is_document,
+            FrontFormat::Graph { answer } => !matches!(answer, GraphAnswer::Events(_)),
+            _ => false,
+        }
     }
 
     /// Returns the number of the event with this id, if it belongs to this execution and the format
@@ -114,6 +122,7 @@ impl FrontFormat {
                 let (of, number) = id.split_once(':')?;
                 number.parse().ok().filter(|_| of == execution)
             }
+            FrontFormat::Graph { .. } => id.parse().ok(),
         }
     }
 }
@@ -126,10 +135,13 @@ impl FromStr for FrontFormat {
             "ai-sdk" => Ok(FrontFormat::AiSdk { sdk: SdkVersion::default() }),
             "ag-ui" => Ok(FrontFormat::AgUi),
             "langgraph" => Ok(FrontFormat::LangGraph { spelling: Spelling::default() }),
+            "langgraph-runs" => {
+                Ok(FrontFormat::Graph { answer: GraphAnswer::Events(StreamModes::default()) })
+            }
             "responses" => Ok(FrontFormat::Responses { is_document: false }),
             _ => Err(FormatError {
                 parameter: "format",
-                allowed: "`ai-sdk`, `ag-ui`, `langgraph` or `responses`",
+                allowed: "`ai-sdk`, `ag-ui`, `langgraph`, `langgraph-runs` or `responses`",
             }),
         }
     }

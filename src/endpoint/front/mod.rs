@@ -1,5 +1,5 @@
-//! The formats of front ends by other authors: AI SDK, AG-UI, LangGraph and the Responses API,
-//! written from the same log.
+//! The formats of front ends by other authors: AI SDK, AG-UI, LangGraph (its streams of threads and
+//! its runs) and the Responses API, written from the same log.
 //!
 //! A [`Front`] takes the items of a subscriber one by one, and writes what the client of one format
 //! reads. `sequencer.rs` turns items into operations whose order is valid whatever was lost before;
@@ -33,8 +33,10 @@ mod call_tests;
 #[cfg(test)]
 pub(crate) mod check;
 mod format;
+mod graph;
 mod json;
 mod langgraph;
+mod modes;
 mod numbers;
 mod op;
 #[cfg(test)]
@@ -49,6 +51,8 @@ mod sequencer;
 use serde_json::Value;
 
 pub use format::{Channels, FormatError, FrontFormat, SdkVersion, Spelling};
+pub use graph::GraphAnswer;
+pub use modes::{StreamMode, StreamModes};
 
 use crate::agent;
 use crate::wire::events;
@@ -149,6 +153,7 @@ enum FormatWriter {
     AiSdk(ai_sdk::AiSdk),
     AgUi(ag_ui::AgUi),
     LangGraph(langgraph::LangGraph),
+    Graph(Box<graph::Graph>),
     Responses(Box<responses::Responses>),
 }
 
@@ -161,6 +166,7 @@ impl Front {
             FrontFormat::LangGraph { spelling } => {
                 FormatWriter::LangGraph(langgraph::LangGraph::new(spelling))
             }
+            FrontFormat::Graph { answer } => FormatWriter::Graph(graph::Graph::new(answer).into()),
             FrontFormat::Responses { is_document } => {
                 FormatWriter::Responses(responses::Responses::new(is_document).into())
             }
@@ -200,6 +206,10 @@ impl Front {
     pub fn set_since(&mut self, since: u64) -> Option<Since> {
         match &mut self.writer {
             FormatWriter::LangGraph(writer) => writer.set_since(since),
+            FormatWriter::Graph(writer) => {
+                writer.set_since(since);
+                None
+            }
             FormatWriter::Responses(writer) => {
                 writer.set_since(since);
                 None
@@ -217,6 +227,7 @@ impl Front {
     pub fn write(&mut self, item: FrontItem<'_>, out: &mut Vec<u8>) {
         match &mut self.writer {
             FormatWriter::LangGraph(writer) => writer.begin(item),
+            FormatWriter::Graph(writer) => writer.begin(item),
             FormatWriter::Responses(writer) => writer.begin(item),
             FormatWriter::AiSdk(_) | FormatWriter::AgUi(_) => {}
         }
@@ -234,10 +245,12 @@ impl Front {
     /// Takes an item that is before the start of the stream.
     pub fn prime(&mut self, item: FrontItem<'_>) {
         self.sequencer.set_priming(true);
-        if matches!(self.writer, FormatWriter::LangGraph(_) | FormatWriter::Responses(_)) {
-            self.write(item, &mut Vec::new());
-        } else {
-            self.sequencer.take(item, &self.names, &mut |_, _| ());
+        match self.writer {
+            FormatWriter::AiSdk(_) | FormatWriter::AgUi(_) => {
+                self.sequencer.take(item, &self.names, &mut |_, _| ());
+            }
+            // These count what was written.
+            _ => self.write(item, &mut Vec::new()),
         }
     }
 
@@ -250,20 +263,18 @@ impl Front {
             // wrong.
             FormatWriter::LangGraph(writer) if reader == FrontReader::Returning => writer.go_on(),
             _ => {
-                if let FormatWriter::LangGraph(writer) = writer {
-                    writer.reset();
-                }
-                if let FormatWriter::Responses(writer) = writer {
-                    writer.reset();
-                }
-                if let FormatWriter::AgUi(writer) = writer {
-                    writer.set_reader(reader);
+                match writer {
+                    FormatWriter::LangGraph(writer) => writer.reset(),
+                    FormatWriter::Graph(writer) => writer.reset(),
+                    FormatWriter::Responses(writer) => writer.reset(),
+                    FormatWriter::AgUi(writer) => writer.set_reader(reader),
+                    FormatWriter::AiSdk(_) => {}
                 }
                 // A client of AI SDK creates its message anew whenever a stream starts. One of
-                // Responses reads all of it, or only what follows a number.
+                // Responses or of runs reads all of it, or only what follows a number.
                 let reader = match writer {
-                    FormatWriter::AiSdk(_) | FormatWriter::Responses(_) => FrontReader::New,
                     FormatWriter::AgUi(_) | FormatWriter::LangGraph(_) => reader,
+                    _ => FrontReader::New,
                 };
                 let mut emit = |op: &Op<'_>, time_us: u64| writer.write(op, names, time_us, out);
                 sequencer.reopen(reader, &mut emit);
@@ -272,9 +283,19 @@ impl Front {
         self.sequencer.set_priming(false);
     }
 
-    /// Responses: returns the object of a response that has this status, as far as it has come.
+    /// Returns the headers of the answer that depend on the run.
+    pub fn headers(&self) -> Vec<(&'static str, String)> {
+        match &self.writer {
+            FormatWriter::Graph(writer) => writer.headers(&self.names),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Returns the answer of a run that has not ended, as far as it has come. The object of a
+    /// response has this status.
     pub fn document(&self, status: &str) -> Value {
         match &self.writer {
+            FormatWriter::Graph(writer) => writer.document(&self.names),
             FormatWriter::Responses(writer) => writer.document(&self.names, status),
             _ => Value::Null, // The others have none.
         }
@@ -284,6 +305,7 @@ impl Front {
     pub fn kept_bytes(&self) -> usize {
         let writer_bytes = match &self.writer {
             FormatWriter::LangGraph(writer) => writer.kept_bytes(),
+            FormatWriter::Graph(writer) => writer.kept_bytes(),
             FormatWriter::Responses(writer) => writer.kept_bytes(),
             FormatWriter::AiSdk(_) | FormatWriter::AgUi(_) => 0,
         };
@@ -297,6 +319,7 @@ impl FormatWriter {
             FormatWriter::AiSdk(writer) => writer.write(op, names, out),
             FormatWriter::AgUi(writer) => writer.write(op, names, time_us, out),
             FormatWriter::LangGraph(writer) => writer.write(op, names, time_us, out),
+            FormatWriter::Graph(writer) => writer.write(op, names, out),
             FormatWriter::Responses(writer) => writer.write(op, names, out),
         }
     }

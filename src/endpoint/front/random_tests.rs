@@ -3,20 +3,24 @@
 use super::check::{Checker, SeenCall, SeenEnd, SeenStream, arguments};
 use super::runs::{RandomRun, Size};
 use super::{
-    Front, FrontFormat, FrontItem, FrontNames, FrontReader, SdkVersion, Spelling, StreamSource,
+    Front, FrontFormat, FrontItem, FrontNames, FrontReader, GraphAnswer, SdkVersion, Spelling,
+    StreamMode, StreamModes, StreamSource,
 };
 use crate::base::Random;
 use crate::wire::events::{ChunkEvent, EndEvent, EndState, GapEvent, Limits, StartedEvent};
 
-pub const FORMATS: [FrontFormat; 7] = [
+pub const FORMATS: [FrontFormat; 8] = [
     FrontFormat::AiSdk { sdk: SdkVersion::V5 },
     FrontFormat::AiSdk { sdk: SdkVersion::V6 },
     FrontFormat::AiSdk { sdk: SdkVersion::V7 },
     FrontFormat::AgUi,
     FrontFormat::LangGraph { spelling: Spelling::Snake },
     FrontFormat::LangGraph { spelling: Spelling::Camel },
+    RUNS,
     RESPONSES,
 ];
+/// LangGraph's runs, in all modes at once.
+pub const RUNS: FrontFormat = FrontFormat::Graph { answer: GraphAnswer::Events(StreamModes::ALL) };
 pub const RESPONSES: FrontFormat = FrontFormat::Responses { is_document: false };
 const ROUNDS: u64 = 300;
 
@@ -329,7 +333,7 @@ fn who_comes_back_goes_on_where_he_was() {
 fn frames(bytes: &[u8]) -> Vec<(u64, String)> {
     let text = String::from_utf8(bytes.to_vec()).unwrap();
     let frames = text.split_terminator("\n\n").map(|frame| {
-        let id = frame.lines().next().unwrap().rsplit(':').next().unwrap();
+        let id = frame.lines().next().unwrap().rsplit([':', ' ']).next().unwrap();
         (id.parse().unwrap(), frame.to_owned())
     });
     frames.collect()
@@ -409,6 +413,44 @@ fn a_response_goes_on_behind_a_number_and_is_the_same_as_a_document() {
         let last: serde_json::Value = serde_json::from_str(last).unwrap();
         assert_eq!(document, last["response"], "SEED={} {round}", seed());
         assert_eq!(written.document("queued")["output"], document["output"]);
+    }
+}
+
+#[test]
+fn a_run_goes_on_behind_a_number_whatever_the_modes_and_is_the_same_as_a_document() {
+    let mut random = Random::new(seed() + 9);
+    let write = |mut front: Front, run: &RandomRun| {
+        let mut out = Vec::new();
+        front.write(FrontItem::Started(&STARTED), &mut out);
+        for part in &run.parts {
+            front.write(FrontItem::Part(part), &mut out);
+        }
+        front.write(FrontItem::End(&end(EndState::Ended("completed"))), &mut out);
+        out
+    };
+    for round in 0..ROUNDS {
+        let run = RandomRun::new(&mut random, Size::default());
+        let all = frames(&whole(RUNS, &run));
+        let at = random.below(all.len() as u64) as usize;
+        let since = all[at].0;
+        let mut behind = front(RUNS);
+        assert_eq!(behind.set_since(since), None);
+        let behind = frames(&write(behind, &run));
+        assert_eq!(behind, all[at + 1..], "SEED={} {round} since {since}", seed());
+        // An event has the same number in each mode.
+        let modes = StreamModes::of(&[StreamMode::Values, StreamMode::Tools]);
+        let some = FrontFormat::Graph { answer: GraphAnswer::Events(modes) };
+        let some = frames(&write(front(some), &run));
+        assert!(some.iter().all(|frame| all.contains(frame)), "SEED={} {round}", seed());
+        let document = write(front(FrontFormat::Graph { answer: GraphAnswer::Values }), &run);
+        let document: serde_json::Value = serde_json::from_slice(&document).unwrap();
+        let last = all.iter().rev().find(|(_, frame)| frame.contains("event: values")).unwrap();
+        let last = last.1.split_once("data: ").unwrap().1;
+        let last: serde_json::Value = serde_json::from_str(last).unwrap();
+        match document.get("__error__") {
+            Some(error) => assert!(error["message"].is_string(), "{error}"),
+            None => assert_eq!(document, last, "SEED={} {round}", seed()),
+        }
     }
 }
 

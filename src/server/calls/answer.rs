@@ -5,14 +5,14 @@ use std::time::Duration;
 use crate::base::{ExecutionId, Principal};
 use crate::endpoint::front::bodies;
 use crate::endpoint::{
-    Answer, ApiError, DeliveryOptions, Execute, FrontOptions, FrontRun, IdempotencyKey,
-    PolicyChoice, StreamFormat, documents,
+    Answer, ApiError, DeliveryOptions, Execute, FrontOptions, FrontProtocol, FrontRun,
+    IdempotencyKey, PolicyChoice, StreamFormat, documents,
 };
 use crate::engine::{CancelError, Hold, Start, Status as ExecutionStatus};
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor};
 use crate::server::calls::keys::Found;
-use crate::server::calls::{responses, threads};
+use crate::server::calls::{memory, responses, runs, threads};
 use crate::server::conversations::Entering;
 use crate::server::executions::{options_of, refusal};
 use crate::server::guests::Guests;
@@ -49,17 +49,14 @@ pub(in crate::server) fn run_tool<R: Reactor + 'static>(
     if let Some(answered) = answer_repeated(shard, id, &execute, owner) {
         return answered;
     }
-    if let Err(error) = responses::go_on(shard, &mut execute, owner) {
-        return hub::answer_error(shard, id, &error);
+    let protocol = execute.front.as_ref().map_or(FrontProtocol::Own, |front| front.protocol);
+    let command = protocol.command();
+    let gone_on = memory::find_thread(shard, &mut execute, owner)
+        .and_then(|()| memory::go_on(shard, &mut execute, owner));
+    if let Err(error) = gone_on {
+        return refuse_run(shard, id, command, &error);
     }
     let front = execute.front.unwrap_or_default();
-    let command = front.command;
-    if let (Some(_), Some(thread)) = (command, &front.thread_id)
-        && shard.guests.conversations.is_busy(owner, thread)
-    {
-        let text = "the last run of this thread has not ended";
-        return refuse_run(shard, id, command, &ApiError::new(Status::CONFLICT, "busy", text));
-    }
     let (mut options, policy) = options_of(execute.opening, owner);
     let hold = options.hold;
     if matches!((options.start, &execute.stream), (Start::Now, Some(_))) {
@@ -100,20 +97,19 @@ pub(in crate::server) fn run_tool<R: Reactor + 'static>(
         if answered.is_now() {
             let _ = shard.cancel(execution); // No client knows its id.
         } else if execute.cancels {
-            let hub = &mut shard.guests.hub;
-            let stream = hub.connection(id).and_then(|c| c.stream.as_mut());
-            stream.expect("it was just begun").cancels = Some(execution);
+            streams::cancel_with(shard, id, execution);
         }
         return answered;
     }
-    if let Some(command) = command {
-        let reply = bodies::command_carried_out(command, &execution.to_string());
-        return hub::answer(shard, id, &reply);
+    match protocol {
+        FrontProtocol::Own => answer_begun(shard, id, execution, (&execute.tool, hold), None),
+        FrontProtocol::Command(command) => {
+            let reply = bodies::command_carried_out(command, &execution.to_string());
+            hub::answer(shard, id, &reply)
+        }
+        FrontProtocol::Run => runs::answer_begun(shard, id, execution),
+        FrontProtocol::Response => responses::answer_begun(shard, id, execution),
     }
-    if front.kept.is_some() {
-        return responses::answer_begun(shard, id, execution);
-    }
-    answer_begun(shard, id, execution, (&execute.tool, hold), None)
 }
 
 /// Opens an execution with the policy that it names, its thread, and the arguments that a front end
@@ -135,9 +131,10 @@ fn open<R: Reactor + 'static>(
     let thread = front.thread_id.clone();
     guest.enters = thread.map(|thread| Entering { thread, run_id: front.run_id.clone() }.into());
     if let Some(kept) = &front.kept {
-        guest.arguments = short_arguments(kept);
+        guest.arguments = short(kept, limits::FRONT_CONVERSATION_BYTES_MAX);
     } else if guest.agent.is_none() {
-        guest.arguments = arguments.and_then(short_arguments);
+        // Parts of an agent tell its arguments.
+        guest.arguments = arguments.and_then(|all| short(all, limits::FRONT_ARGUMENTS_BYTES_MAX));
     }
     shard.open_execution(prepared, options, guest)
 }
@@ -196,11 +193,11 @@ fn answer_begun<R: Reactor + 'static>(
     executions::answer_when_kept(shard, id, execution, answer)
 }
 
-/// Returns the arguments of a tool, if they are short. Parts of an agent tell its arguments.
-fn short_arguments(arguments: &serde_json::Value) -> Option<Box<serde_json::Value>> {
+/// Returns a copy of a value, if its text has at most this many bytes.
+fn short(value: &serde_json::Value, bytes_max: usize) -> Option<Box<serde_json::Value>> {
     let mut spelled = Vec::new();
-    write_json(&mut spelled, arguments);
-    (spelled.len() <= limits::FRONT_ARGUMENTS_BYTES_MAX).then(|| arguments.clone().into())
+    write_json(&mut spelled, value);
+    (spelled.len() <= bytes_max).then(|| value.clone().into())
 }
 
 /// Registers a new run in its thread, if it has one.
@@ -228,7 +225,6 @@ fn refuse_run<R: Reactor + 'static>(
         let reply = bodies::command_refused(command, "invalid_argument", &error.message);
         return hub::answer(shard, id, &reply);
     }
-    let _ = command;
     hub::answer_error(shard, id, error)
 }
 

@@ -15,7 +15,7 @@
 //! Invariant T1: a connection is in [`Hub::idle_threads`] if and only if it follows a thread and
 //! no execution.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use smallvec::{SmallVec, smallvec};
 
 use crate::agent::{Body, Final, RunPart};
@@ -27,7 +27,7 @@ use crate::endpoint::{
 };
 use crate::engine::{From, NotFound};
 use crate::reactor::{ConnectionId, Reactor};
-use crate::server::calls::answer;
+use crate::server::calls::{answer, runs};
 use crate::server::hub::connection::{Doing, kernel_bytes_for};
 use crate::server::hub::stream::Source;
 use crate::server::hub::{Answered, Hub};
@@ -40,8 +40,8 @@ use crate::shard::act::read_chunk;
 use crate::shard::journal::RESTARTED;
 use crate::shard::run::Ring;
 use crate::stream::ExecutionState;
-use crate::tool::AGENT;
 use crate::wire::http1::Status;
+
 /// Returns the shard that carries out a call whose name selects it. The name is a thread or an
 /// idempotency key.
 pub(in crate::server) fn home_of_named<R: Reactor + 'static>(
@@ -61,11 +61,23 @@ pub(in crate::server) fn home_of_named<R: Reactor + 'static>(
             if let Some(key) = &execute.key {
                 return Some(home_of_name(shard, &key.text));
             }
-            let front = execute.front.as_ref().filter(|front| front.command.is_some())?;
+            let front = execute.front.as_ref().filter(|front| front.protocol.has_threads())?;
             front.thread_id.as_ref().map(|thread| home_of_name(shard, thread))
         }
         _ => None,
     }
+}
+
+/// Returns the shard of the newest run of the thread that a new run goes on with.
+pub(in crate::server) fn home_of_memory<R: Reactor + 'static>(
+    shard: &ServerShard<R>,
+    call: &ApiCall,
+    principal: Principal,
+) -> Option<usize> {
+    let ApiCall::Execute(execute) = call else { return None };
+    let front = execute.front.as_ref().filter(|front| front.protocol.has_threads())?;
+    let newest = shard.guests.conversations.newest(principal, front.thread_id.as_ref()?)?;
+    Some(usize::from(newest.shard))
 }
 
 /// Returns the shard of the runs of a thread with this name, unless they may call tools of
@@ -102,7 +114,14 @@ pub(in crate::server) fn ask_thread<R: Reactor + 'static>(
             Some(execution) => answer::cancel_call(shard, execution),
             None => Err(NotFound.into()),
         },
-        ThreadAsk::State => Ok(Answer::json(Status::OK, &state_of_thread(shard, newest))),
+        ThreadAsk::State { is_listed } => {
+            return runs::answer_state(shard, id, (&thread, newest), is_listed);
+        }
+        ThreadAsk::Runs { offset, status } => {
+            Ok(runs::list(shard, newest, (offset, status.as_deref())))
+        }
+        ThreadAsk::Forget => return runs::forget_thread(shard, id, newest),
+        ThreadAsk::Search(search) => Ok(runs::search(shard, &search, principal)),
         ThreadAsk::Describe => {
             let name = match &*thread {
                 "" => new_thread_name(shard),
@@ -115,7 +134,11 @@ pub(in crate::server) fn ask_thread<R: Reactor + 'static>(
     hub::answer(shard, id, &answer)
 }
 
-fn is_under_way<R: Reactor + 'static>(shard: &mut ServerShard<R>, execution: ExecutionId) -> bool {
+/// True if a run has not ended.
+pub(super) fn is_under_way<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    execution: ExecutionId,
+) -> bool {
     let status = shard.inspect(execution);
     status.is_ok_and(|status| {
         matches!(status.state, ExecutionState::Queued | ExecutionState::Running)
@@ -318,35 +341,9 @@ fn describe_thread<R: Reactor + 'static>(
         thread_id: name.to_owned(),
         status: if is_busy { "busy" } else { "idle" }.to_owned(),
         metadata: Map::new(),
-        values: values_of(shard, newest),
+        values: runs::values_of(shard, newest),
         interrupts: Map::new(),
     })
-}
-
-fn state_of_thread<R: Reactor + 'static>(
-    shard: &mut ServerShard<R>,
-    newest: Option<ExecutionId>,
-) -> Value {
-    let is_busy = newest.is_some_and(|execution| is_under_way(shard, execution));
-    let run = newest.map(|run| ("run_id".to_owned(), Value::from(run.to_string())));
-    api::spelled(&api::ThreadState {
-        values: values_of(shard, newest),
-        next: is_busy.then(|| AGENT.to_owned()).into_iter().collect(),
-        tasks: Vec::new(),
-        interrupts: Vec::new(),
-        metadata: run.into_iter().collect(),
-    })
-}
-
-/// Returns the answer of the last run, which is all that is kept of a thread.
-fn values_of<R: Reactor + 'static>(
-    shard: &mut ServerShard<R>,
-    newest: Option<ExecutionId>,
-) -> Map<String, Value> {
-    let text = newest.and_then(|execution| last_words(shard, execution));
-    let id = newest.map(|execution| format!("msg-{execution}"));
-    let messages = text.map(|text| json!([{"type": "ai", "id": id, "content": text}]));
-    messages.into_iter().map(|messages| ("messages".to_owned(), messages)).collect()
 }
 
 /// Returns the text of the last part of a run, if the run is over.

@@ -133,7 +133,10 @@ pub(in crate::server) fn begin<R: Reactor + 'static>(
     let around = hub.around(id, (access, tally), now);
     let (retry, beat) = (hub.retry(), hub.first_beat());
     let connection = hub.writable(id).expect("its request is being answered");
-    let StreamHead { encoding, media_type, headers, is_combined, front, payload } = head;
+    let StreamHead { encoding, media_type, headers, own_headers, is_combined, front, payload } =
+        head;
+    let own = own_headers.iter().map(|(name, value)| (*name, value.as_str()));
+    let headers = headers.iter().copied().chain(own);
     let body = connection.converse(|http, out| match &payload {
         Some(payload) => http.begin_payload(&payload.0, &around, out),
         None => http.begin_stream_with(media_type, headers, &around, out),
@@ -200,6 +203,18 @@ pub(in crate::server) fn begin<R: Reactor + 'static>(
     Answered::Later
 }
 
+/// Notes that an execution is cancelled when the stream of this connection breaks.
+pub(in crate::server) fn cancel_with<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    execution: ExecutionId,
+) {
+    let hub = &mut shard.guests.hub;
+    if let Some(stream) = hub.connection(id).and_then(|connection| connection.stream.as_mut()) {
+        stream.cancels = Some(execution);
+    }
+}
+
 /// Detaches a subscriber. The caller has to name both ids.
 pub(in crate::server) fn unfollow<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
@@ -231,6 +246,8 @@ pub(in crate::server) struct StreamHead {
     pub media_type: &'static str,
     /// The headers besides those of every stream.
     pub headers: &'static [(&'static str, &'static str)],
+    /// The headers that depend on the execution.
+    pub own_headers: Vec<(&'static str, String)>,
     /// True if the request named executions as a list.
     pub is_combined: bool,
     pub front: Option<Box<FrontState>>,
@@ -240,8 +257,15 @@ pub(in crate::server) struct StreamHead {
 
 impl StreamHead {
     pub fn of(encoding: Encoding, media_type: &'static str) -> StreamHead {
-        let (is_combined, front, payload) = (false, None, None);
-        StreamHead { encoding, media_type, headers: &[], is_combined, front, payload }
+        StreamHead {
+            encoding,
+            media_type,
+            headers: &[],
+            own_headers: Vec::new(),
+            is_combined: false,
+            front: None,
+            payload: None,
+        }
     }
 }
 

@@ -261,7 +261,7 @@ pub(in crate::server) fn follow_in_words<R: Reactor + 'static>(
     // Executes pending actions, which may name subscriber slots that are used next.
     shard.pump();
     let status = shard.inspect(execution)?;
-    let FrontOptions { since, channels, passed_over, is_plain } = &follow.front;
+    let FrontOptions { since, channels, passed_over, is_plain, cancels } = &follow.front;
     let mut front = front_of(shard, execution, format, channels);
     if *is_plain {
         front.be_plain();
@@ -286,7 +286,11 @@ pub(in crate::server) fn follow_in_words<R: Reactor + 'static>(
     let attached = SmallVec::from_iter([(execution, Attached::Here(subscribed))]);
     let is_document = format.is_document();
     let told = FrontState { front: Some(front), opening, is_document, thread };
-    Ok(follow::begin(shard, id, StreamHead::told(format, told), attached))
+    let answered = follow::begin(shard, id, StreamHead::told(format, told), attached);
+    if *cancels {
+        follow::cancel_with(shard, id, execution);
+    }
+    Ok(answered)
 }
 
 /// Returns the writer for the events of this execution.
@@ -364,6 +368,7 @@ impl StreamHead {
             encoding: Encoding::Front,
             media_type: if told.is_document { JSON } else { sse::MEDIA_TYPE },
             headers: format.headers(),
+            own_headers: told.front.as_ref().map(Front::headers).unwrap_or_default(),
             is_combined: false,
             front: Some(Box::new(told)),
             payload: None,

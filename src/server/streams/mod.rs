@@ -13,7 +13,7 @@ mod join;
 mod output;
 
 pub(in crate::server) use follow::{
-    attach_connection, begin, follow, follow_new, follow_with, unfollow,
+    attach_connection, begin, cancel_with, follow, follow_new, follow_with, unfollow,
 };
 pub(in crate::server) use front::{follow_in_words, front_of, give_held};
 pub(in crate::server) use join::{join_for, join_late, on_joined};

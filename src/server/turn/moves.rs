@@ -22,7 +22,13 @@ pub(in crate::server) fn home_of<R: Reactor + 'static>(
 ) -> Option<usize> {
     let home = match call.home() {
         Some(home) => peers::home_of(shard, home),
-        None => workshop_of(shard, id, call).or_else(|| named_home(shard, id, call))?,
+        None => {
+            // A run goes on where its thread is, even without the tools of workers.
+            let principal = hub::principal_of(shard, id);
+            calls::home_of_memory(shard, call, principal)
+                .or_else(|| workshop_of(shard, id, call))
+                .or_else(|| named_home(shard, id, call))?
+        }
     };
     (home != peers::own_index(shard) && home < shard.guests.peers.count()).then_some(home)
 }

@@ -142,6 +142,7 @@ fn answer_now<R: Reactor + 'static>(
             return Err(executions::refusal(ExecuteError::NotKept(Refused::Broken)));
         }
         ApiCall::Ready => documents::health("ready"),
+        ApiCall::Assistants(ask) => return calls::assistants(shard, ask),
         ApiCall::Execute(_)
         | ApiCall::Follow(_)
         | ApiCall::Output(..)
@@ -197,6 +198,7 @@ pub(in crate::server) fn is_open_to<R: Reactor + 'static>(
         | ApiCall::Execute(_)
         | ApiCall::Produce(_)
         | ApiCall::Metrics(_)
+        | ApiCall::Assistants(_)
         | ApiCall::Ready => true,
         // These names are looked up among the caller's own.
         ApiCall::VirtualTools

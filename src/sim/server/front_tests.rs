@@ -41,10 +41,10 @@ fn servers_with(shard_count: u8, script: &str, config: ServerShardConfig) -> Tes
 fn slowly() -> String {
     let arguments = SHORT.arguments().to_string().replace(':', "=");
     format!(
-        "pace = \"10ms\"\n[[turns]]\nwhen = {{ user = \"Go.\", step = 1 }}\nevents = [\n\
+        "pace = \"10ms\"\n[[turns]]\nwhen = {{ user = \"Go.\", tool_results = 0 }}\nevents = [\n\
          {{ text = \"One two three four five six.\" }},\n\
          {{ call = \"script\", id = \"call_1\", arguments = {arguments} }}]\n\
-         [[turns]]\nwhen = {{ user = \"Go.\", step = 2 }}\n\
+         [[turns]]\nwhen = {{ user = \"Go.\", tool_results = 1 }}\n\
          events = [{{ text = \"It is done.\" }}]\n\
          [[turns]]\nwhen = {{ user = \"On.\" }}\nevents = [{{ text = \"And on.\" }}]\n\
          [[turns]]\nwhen = {{ user = \"Ever.\" }}\n\

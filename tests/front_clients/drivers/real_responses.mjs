@@ -78,7 +78,7 @@ const scenes = {
     });
     const items = await client.responses.inputItems.list(after.id, { order: "asc" });
     const inputs = [];
-    for await (const item of items) inputs.push([item.role, item.content[0].text]);
+    for await (const item of items) inputs.push([item.role ?? item.type, item.content?.[0].text]);
     // The package adds the text.
     const { output_text, ...kept } = await client.responses.retrieve(seen.id);
     const same = JSON.stringify(kept) === JSON.stringify(seen.response);

@@ -79,7 +79,7 @@ pub fn read_command(body: &[u8], thread_id: &str) -> Result<Command, AskError> {
     let Some(Value::String(assistant)) = assistant else {
         return error("params.assistant_id", "must be a text");
     };
-    let messages = read_input(params.remove("input"))?;
+    let messages = read_input(params.remove("input"), "params.input", true)?;
     // Applications of LangGraph put the options of a run here.
     let options = match params.remove("config").map(|mut config| config["configurable"].take()) {
         Some(Value::Object(options)) => options,
@@ -90,8 +90,13 @@ pub fn read_command(body: &[u8], thread_id: &str) -> Result<Command, AskError> {
     Ok(Command::Start { id, assistant, request: Box::new(request) })
 }
 
-/// Reads an input, which is a text, or an object with messages.
-fn read_input(input: Option<Value>) -> Result<Vec<crate::agent::Message>, AskError> {
+/// Reads the input in the member `field`: a text, or an object with messages. A thread has the
+/// messages whose ids this server gave.
+pub(super) fn read_input(
+    input: Option<Value>,
+    field: &str,
+    has_thread: bool,
+) -> Result<Vec<crate::agent::Message>, AskError> {
     let mut conversation = Conversation::default();
     let mut members = match input {
         Some(Value::String(text)) => {
@@ -99,14 +104,30 @@ fn read_input(input: Option<Value>) -> Result<Vec<crate::agent::Message>, AskErr
             return Ok(conversation.end());
         }
         Some(Value::Object(members)) => members,
-        _ => return error("params.input", "must be an object or a text"),
+        _ => return error(field, "must be an object or a text"),
     };
-    for (at, message) in list(&mut members, "messages")?.iter().enumerate() {
-        let Some(text) = content(&message["content"]) else {
-            return error(format!("params.input.messages[{at}].content"), "must be a text");
+    // One message may stand without a list.
+    let messages = match members.remove("messages") {
+        Some(Value::Array(messages)) => messages,
+        Some(message @ (Value::Object(_) | Value::String(_))) => vec![message],
+        Some(_) => return error(format!("{field}.messages"), "must be a list"),
+        None => return error(format!("{field}.messages"), "is missing"),
+    };
+    for (at, message) in messages.iter().enumerate() {
+        let place = |name: &str| format!("{field}.messages[{at}]{name}");
+        if has_thread && message["id"].as_str().is_some_and(|id| id.starts_with(OWN_ID)) {
+            continue;
+        }
+        // A pair is a message, too: its role and its content.
+        let (role, content_of) = match message {
+            Value::String(_) => (Some("user"), message),
+            Value::Array(pair) if pair.len() == 2 => (pair[0].as_str(), &pair[1]),
+            // Both names are in use.
+            _ => (message["role"].as_str().or(message["type"].as_str()), &message["content"]),
         };
-        // Both names are in use.
-        let role = message["role"].as_str().or(message["type"].as_str());
+        let Some(text) = content(content_of) else {
+            return error(place(".content"), "must be a text");
+        };
         match role {
             Some("system" | "developer") => conversation.system(text),
             Some("user" | "human") => conversation.user(text),
@@ -115,14 +136,14 @@ fn read_input(input: Option<Value>) -> Result<Vec<crate::agent::Message>, AskErr
                 let call_id = message["tool_call_id"].as_str().unwrap_or_default();
                 conversation.result(call_id, text, message["status"] == "error");
             }
-            _ => {
-                let field = format!("params.input.messages[{at}].role");
-                return error(field, "is not a known role");
-            }
+            _ => return error(place(".role"), "is not a known role"),
         }
     }
     Ok(conversation.end())
 }
+
+/// The beginning of the ids of messages that this server gives.
+const OWN_ID: &str = "msg-";
 
 fn calls(message: &Value) -> Vec<CallMade> {
     let calls = message["tool_calls"].as_array().into_iter().flatten();

@@ -156,6 +156,13 @@ fn read_tools(tools: Option<Value>) -> Result<Option<Value>, AskError> {
     Ok(Some(names.into()))
 }
 
+/// Reads the items of a response.
+pub(in crate::endpoint) fn read_items(
+    items: Value,
+) -> Result<Vec<crate::agent::Message>, AskError> {
+    read_input(Some(items))
+}
+
 fn read_input(input: Option<Value>) -> Result<Vec<crate::agent::Message>, AskError> {
     let mut conversation = Conversation::default();
     let items = match input {
@@ -234,7 +241,7 @@ fn read_calls(calls: &[&Value], conversation: &mut Conversation) {
         arguments: item["arguments"].as_str().unwrap_or("{}").to_owned(),
         extra: None,
     });
-    conversation.assistant(String::new(), made.collect());
+    conversation.calls(made.collect());
     for item in calls.iter().filter(|item| item["type"] == "mcp_call") {
         match item["error"].as_str() {
             Some(problem) => conversation.result(&id_of(item), problem.to_owned(), true),
@@ -297,8 +304,7 @@ mod tests {
         let calls = vec![call("mcp_1_c", "t", "{}"), call("d", "u", "{\"a\":1}")];
         let expected = [
             Message::User("Hello".to_owned()),
-            assistant("Hi", vec![]),
-            assistant("", calls),
+            assistant("Hi", calls),
             result("mcp_1_c", "done"),
             result("d", "two"),
             Message::User("Go on".to_owned()),
