@@ -170,6 +170,8 @@ pub struct FrontRun {
     /// The members that each answer repeats, and the conversation, for protocols in which the
     /// server remembers it.
     pub kept: Option<Box<serde_json::Value>>,
+    /// The messages of the previous run, once they were read from the disk.
+    pub remembered: Option<Vec<serde_json::Value>>,
     /// Responses: true if only the events of its specification are sent.
     pub is_plain: bool,
 }
@@ -186,6 +188,14 @@ pub enum FrontProtocol {
     Run,
     /// The Responses API. A response remembers.
     Response,
+}
+
+impl Execute {
+    /// Returns the thread whose conversation the run goes on with, if the server remembers it.
+    pub fn remembering_thread(&self) -> Option<&str> {
+        let front = self.front.as_ref().filter(|front| front.protocol.has_threads())?;
+        front.thread_id.as_deref()
+    }
 }
 
 impl FrontProtocol {

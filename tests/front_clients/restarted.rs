@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::real::{SCRIPT, check_same, native};
 use crate::scripted::ModelServer;
@@ -110,4 +110,52 @@ fn openai_goes_on_behind_a_number_in_the_response_that_a_restart_has_ended() {
         assert_eq!(said["ordered"], true, "{said:#}");
         assert!(said["breaks"].as_u64().unwrap() >= 1, "{said:#}");
     });
+}
+
+#[test]
+fn threads_and_responses_remember_what_was_said_before_a_restart() {
+    let model = ModelServer::following("remembering", SCRIPT);
+    let described = format!("demo=chat,{},demo", model.base_url);
+    let arguments = ["--model", &described, "--allow-commands", "seq"];
+    let mut mortal = Mortal::start("remembering", &arguments);
+    let ask = |mortal: &Mortal, method: &str, path: &str, body: &Value| -> Value {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let said = mortal.server().ask(method, path, &body);
+        // A state that is waited for comes in chunks.
+        let whole = if said.starts_with(['0', '\r', '\n']) { joined(&said) } else { said };
+        serde_json::from_str(&whole).expect(&whole)
+    };
+    let tools = ["run_command", "slow_data_processor"];
+    let run = |text: &str| {
+        json!({
+            "assistant_id": "demo", "input": text, "config": { "configurable": { "tools": tools } },
+        })
+    };
+    let tools = json!([{ "type": "mcp", "server_label": "streamdoor", "allowed_tools": tools }]);
+    let respond = |text: &str, previous: &Value| json!({ "model": "demo", "input": text, "tools": tools, "previous_response_id": previous });
+    let path = "/langgraph/threads/t";
+    let values = ask(&mortal, "POST", &format!("{path}/runs/wait"), &run("whole"));
+    assert_eq!(values["messages"].as_array().unwrap().len(), 5, "{values:#}");
+    let state = ask(&mortal, "GET", &format!("{path}/state"), &Value::Null);
+    assert_eq!(state["values"], values);
+    let first = ask(&mortal, "POST", "/v1/responses", &respond("whole", &Value::Null));
+    mortal.kill();
+    assert_eq!(ask(&mortal, "GET", &format!("{path}/state"), &Value::Null), state);
+    let next = ask(&mortal, "POST", &format!("{path}/runs/wait"), &run("again"));
+    assert_eq!(next["messages"].as_array().unwrap().len(), 7, "{next:#}");
+    assert_eq!(next["messages"][6]["content"], "I remember both.", "{next:#}");
+    let second = ask(&mortal, "POST", "/v1/responses", &respond("again", &first["id"]));
+    let said = &second["output"][0]["content"][0]["text"];
+    assert_eq!(said, "I remember both.", "{second:#}");
+}
+
+/// Joins the chunks of a body.
+fn joined(mut rest: &str) -> String {
+    let mut whole = String::new();
+    while let Some((size, behind)) = rest.split_once("\r\n") {
+        let size = usize::from_str_radix(size, 16).unwrap();
+        whole += &behind[..size];
+        rest = behind[size..].strip_prefix("\r\n").unwrap_or_default();
+    }
+    whole
 }

@@ -18,6 +18,7 @@ use crate::server::executions::{options_of, refusal};
 use crate::server::guests::Guests;
 use crate::server::hub::Answered;
 use crate::server::hub::connection::{Doing, Timer};
+use crate::server::hub::stream::{Gathered, Purpose};
 use crate::server::{ServerShard, executions, hub, records, streams, workers};
 use crate::shard::{ExecuteError, ExecuteOptions, Outlet};
 use crate::stream::{Durability, ExecutionState, Outcome, Policy};
@@ -51,10 +52,12 @@ pub(in crate::server) fn run_tool<R: Reactor + 'static>(
     }
     let protocol = execute.front.as_ref().map_or(FrontProtocol::Own, |front| front.protocol);
     let command = protocol.command();
-    let gone_on = memory::find_thread(shard, &mut execute, owner)
-        .and_then(|()| memory::go_on(shard, &mut execute, owner));
-    if let Err(error) = gone_on {
-        return refuse_run(shard, id, command, &error);
+    match memory::go_on(shard, &mut execute, owner) {
+        Ok(None) => {}
+        Ok(Some(status)) => {
+            return streams::gather_kept(shard, id, status, Purpose::Run(execute.into()));
+        }
+        Err(error) => return refuse_run(shard, id, command, &error),
     }
     let front = execute.front.unwrap_or_default();
     let (mut options, policy) = options_of(execute.opening, owner);
@@ -110,6 +113,24 @@ pub(in crate::server) fn run_tool<R: Reactor + 'static>(
         FrontProtocol::Run => runs::answer_begun(shard, id, execution),
         FrontProtocol::Response => responses::answer_begun(shard, id, execution),
     }
+}
+
+/// Runs an agent that goes on with a conversation, now that this was read from the disk.
+pub(in crate::server) fn run_remembering<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    gathered: Gathered,
+) -> Answered {
+    let messages = memory::messages_in(shard, &gathered);
+    let Purpose::Run(mut execute) = gathered.purpose else { unreachable!("its caller looked") };
+    let front = execute.front.get_or_insert_default();
+    if messages.is_none() {
+        let command = front.protocol.command();
+        return refuse_run(shard, id, command, &memory::forgotten());
+    }
+    front.remembered = messages;
+    let owner = hub::principal_of(shard, id);
+    run_tool(shard, id, *execute, owner)
 }
 
 /// Opens an execution with the policy that it names, its thread, and the arguments that a front end
@@ -259,7 +280,7 @@ fn give_result<R: Reactor + 'static>(
     status.state = status.outcome.map_or(status.state, ExecutionState::Ended);
     let is_kept = shard.run_of(status.id).is_some_and(|run| run.has_history());
     if is_kept && status.tail_seq > 1 {
-        return streams::send_result_kept(shard, id, status);
+        return streams::gather_kept(shard, id, status, Purpose::Result);
     }
     let (data, _) = streams::held_payload(shard, &status, |_| true);
     hub::answer(shard, id, &Answer::json(Status::OK, &documents::result(&status, &data)))

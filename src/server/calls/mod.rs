@@ -16,7 +16,7 @@ mod threads;
 pub use keys::Keys;
 
 pub(in crate::server) use answer::{
-    answer_late, answer_waiting, await_result, cancel_call, enter_thread, run_tool,
+    answer_late, answer_waiting, await_result, cancel_call, enter_thread, run_remembering, run_tool,
 };
 pub(in crate::server) use responses::ask_response;
 pub(in crate::server) use runs::assistants;

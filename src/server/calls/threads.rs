@@ -61,8 +61,7 @@ pub(in crate::server) fn home_of_named<R: Reactor + 'static>(
             if let Some(key) = &execute.key {
                 return Some(home_of_name(shard, &key.text));
             }
-            let front = execute.front.as_ref().filter(|front| front.protocol.has_threads())?;
-            front.thread_id.as_ref().map(|thread| home_of_name(shard, thread))
+            execute.remembering_thread().map(|thread| home_of_name(shard, thread))
         }
         _ => None,
     }
@@ -75,8 +74,8 @@ pub(in crate::server) fn home_of_memory<R: Reactor + 'static>(
     principal: Principal,
 ) -> Option<usize> {
     let ApiCall::Execute(execute) = call else { return None };
-    let front = execute.front.as_ref().filter(|front| front.protocol.has_threads())?;
-    let newest = shard.guests.conversations.newest(principal, front.thread_id.as_ref()?)?;
+    let thread = execute.remembering_thread()?;
+    let newest = shard.guests.conversations.newest(principal, thread)?;
     Some(usize::from(newest.shard))
 }
 
@@ -358,11 +357,16 @@ pub(super) fn last_words<R: Reactor + 'static>(
         return None;
     }
     let (_, data) = read_chunk(run, status.head_seq, &mut shard.scratch).ok()?;
-    let Body::Final(last) = RunPart::parse(data).ok()?.body else { return None };
+    words_of(&RunPart::parse(data).ok()?)
+}
+
+/// Returns the text of the last part of a run.
+pub(super) fn words_of(last: &RunPart) -> Option<String> {
+    let Body::Final(last) = &last.body else { return None };
     match last {
         Final::ExecutionCompleted { final_state }
         | Final::ExecutionFailed { final_state, .. }
-        | Final::ExecutionCancelled { final_state, .. } => Some(final_state.text),
+        | Final::ExecutionCancelled { final_state, .. } => Some(final_state.text.clone()),
         _ => None,
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use crate::base::{ExecutionId, SubscriberId};
-use crate::endpoint::StreamBody;
+use crate::endpoint::{Execute, StreamBody};
 use crate::engine::Status;
 use crate::limits;
 use crate::server::durable::reader::Reader;
@@ -40,16 +40,26 @@ pub(in crate::server) struct Stream {
     pub reader: Option<Box<Reader>>,
 }
 
-/// A payload that is gathered for a document about an ended execution.
+/// A payload of an ended execution that is gathered from the disk.
 #[derive(Debug)]
 pub(in crate::server) struct Gathered {
     pub status: Status,
+    pub purpose: Purpose,
     data: Vec<u8>,
 }
 
+/// The purpose of a gathered payload.
+#[derive(Debug)]
+pub(in crate::server) enum Purpose {
+    /// A document about the execution.
+    Result,
+    /// A run that goes on with its conversation.
+    Run(Box<Execute>),
+}
+
 impl Gathered {
-    pub fn new(status: Status) -> Gathered {
-        Gathered { status, data: Vec::new() }
+    pub fn new(status: Status, purpose: Purpose) -> Gathered {
+        Gathered { status, purpose, data: Vec::new() }
     }
 
     /// Adds a chunk. The end of a long payload stays.

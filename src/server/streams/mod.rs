@@ -17,4 +17,4 @@ pub(in crate::server) use follow::{
 };
 pub(in crate::server) use front::{follow_in_words, front_of, give_held};
 pub(in crate::server) use join::{join_for, join_late, on_joined};
-pub(in crate::server) use output::{end_whole, held_payload, send_output, send_result_kept};
+pub(in crate::server) use output::{end_whole, gather_kept, held_payload, send_output};

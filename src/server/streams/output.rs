@@ -15,10 +15,10 @@ use crate::reactor::{ConnectionId, Reactor};
 use crate::server::hub::Answered;
 use crate::server::hub::connection::Doing;
 use crate::server::hub::frames::Encoding;
-use crate::server::hub::stream::{Followed, Gathered, Source, Stream, Window};
+use crate::server::hub::stream::{Followed, Gathered, Purpose, Source, Stream, Window};
 use crate::server::streams::attached::Attached;
 use crate::server::streams::follow::{StreamHead, attach_connection, begin};
-use crate::server::{ServerShard, hub};
+use crate::server::{ServerShard, calls, hub};
 use crate::shard::act::read_chunk;
 use crate::stream::{Kind, Kinds, Outcome, Policy, Totals};
 use crate::wire::http1::Status;
@@ -119,16 +119,17 @@ fn send_from<R: Reactor + 'static>(
     }
 }
 
-/// Answers with a document about an ended execution that has its payload, from the disk.
-pub(in crate::server) fn send_result_kept<R: Reactor + 'static>(
+/// Gathers the payload of an ended execution from the disk, and answers the request with it.
+pub(in crate::server) fn gather_kept<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
     status: ExecutionStatus,
+    purpose: Purpose,
 ) -> Answered {
     let delivery_options =
         DeliveryOptions { policy: Some(Policy::Replay), ..DeliveryOptions::default() };
     let execution = status.id;
-    // The document has no more than the end.
+    // No more than the end is needed.
     let first_byte = status.totals.bytes.saturating_sub(limits::RESULT_KEPT_BYTES_MAX as u64);
     let place = shard.seek_kept(execution, first_byte).unwrap_or((1, 0));
     let spec = delivery_options.spec(PolicyChoice::default(), from_place(place));
@@ -147,7 +148,7 @@ pub(in crate::server) fn send_result_kept<R: Reactor + 'static>(
         cancels: None,
         front: None,
         window: None,
-        gathered: Some(Box::new(Gathered::new(status))),
+        gathered: Some(Box::new(Gathered::new(status, purpose))),
         reader: None,
     };
     let hub = &mut shard.guests.hub;
@@ -166,19 +167,28 @@ pub(in crate::server) fn end_whole<R: Reactor + 'static>(
     let Some(connection) = shard.guests.hub.writable(id) else { return };
     let Some(mut stream) = connection.stream.take_if(|stream| stream.is_whole()) else { return };
     connection.doing = Doing::Requests;
-    match stream.gathered.take() {
-        None => connection.converse(|http, out| http.end_stream(out)),
-        Some(gathered) => {
-            let document = documents::result(&gathered.status, gathered.data());
-            hub::answer(shard, id, &Answer::json(Status::OK, &document));
-        }
+    let gathered = stream.gathered.take();
+    if gathered.is_none() {
+        connection.converse(|http, out| http.end_stream(out));
     }
     for followed in &stream.followed {
         if let Some(Source::Here(subscriber)) = followed.source {
             let _ = shard.unsubscribe(subscriber); // It may have just ended.
         }
     }
-    shard.guests.hub.resume_later(id);
+    let answered = match gathered.map(|gathered| *gathered) {
+        None => Answered::Now,
+        Some(gathered) => match gathered.purpose {
+            Purpose::Result => {
+                let document = documents::result(&gathered.status, gathered.data());
+                hub::answer(shard, id, &Answer::json(Status::OK, &document))
+            }
+            Purpose::Run(_) => calls::run_remembering(shard, id, gathered),
+        },
+    };
+    if answered.is_now() {
+        shard.guests.hub.resume_later(id);
+    }
 }
 
 /// Returns the payload that the ring holds, the oldest chunk first, and true if no chunk is

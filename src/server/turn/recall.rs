@@ -179,6 +179,11 @@ fn named_in<R: Reactor + 'static>(
             let newest = shard.guests.conversations.newest(principal, &call.thread);
             newest.into_iter().collect()
         }
+        ApiCall::Execute(execute) if execute.remembering_thread().is_some() => {
+            let thread = execute.remembering_thread().unwrap_or_default();
+            let newest = shard.guests.conversations.newest(principal, thread);
+            newest.into_iter().collect()
+        }
         ApiCall::Mcp(request) => {
             mcp::named_execution(shard, request, principal).into_iter().collect()
         }
