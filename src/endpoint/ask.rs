@@ -124,8 +124,7 @@ pub(super) fn ask(head: &RequestHead<'_>) -> Asked {
             return refused(ApiError::new(Status::BAD_REQUEST, "malformed_path", text));
         }
     };
-    let here = ROUTES.iter().enumerate().filter(|(_, route)| is_at(route.path, &segments));
-    let here: SmallVec<[(usize, &Route); Method::ALL.len()]> = here.collect();
+    let here = routes_at(&segments);
     if here.is_empty() {
         let text = "this path does not exist; see /openapi.json for all paths";
         return refused(ApiError::new(Status::NOT_FOUND, "unknown_path", text));
@@ -165,6 +164,17 @@ pub(super) fn has_own_token(head: &RequestHead<'_>) -> bool {
 /// Maximum number of parts of a path.
 const SEGMENTS_MAX: usize = 8;
 
+/// Returns the routes of a path. A path that is spelled out has no names in it.
+fn routes_at(segments: &Segments<'_>) -> SmallVec<[(usize, &'static Route); Method::ALL.len()]> {
+    let all = ROUTES.iter().enumerate().filter(|(_, route)| is_at(route.path, segments));
+    let mut here: SmallVec<[(usize, &Route); Method::ALL.len()]> = all.collect();
+    let name_count = |route: &Route| route.path.matches('{').count();
+    if let Some(least) = here.iter().map(|(_, route)| name_count(route)).min() {
+        here.retain(|(_, route)| name_count(route) == least);
+    }
+    here
+}
+
 /// Returns true if the segments match the path of a route.
 fn is_at(path: &str, segments: &Segments<'_>) -> bool {
     if path == durable::ROUTE {
@@ -202,10 +212,10 @@ fn allow<'r>(answer: Answer, routes: impl IntoIterator<Item = &'r Route>) -> Ans
 pub(super) fn methods(head: &RequestHead<'_>) -> String {
     let segments = head.target.segments().take(SEGMENTS_MAX + 1);
     let segments = segments.collect::<Result<Segments<'_>, DecodeError>>().unwrap_or_default();
-    let here = || ROUTES.iter().filter(|route| is_at(route.path, &segments));
-    match here().next() {
-        Some(_) => methods_of(here()),
-        None => methods_of(ROUTES),
+    let here = routes_at(&segments);
+    match here.is_empty() {
+        false => methods_of(here.iter().map(|(_, route)| *route)),
+        true => methods_of(ROUTES),
     }
 }
 

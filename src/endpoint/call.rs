@@ -115,7 +115,7 @@ pub enum ThreadAsk {
         /// The number of runs to leave out.
         offset: u64,
         /// Only runs with this status.
-        status: Option<Box<str>>,
+        status: Option<&'static str>,
     },
     /// LangGraph: removes what is kept of the newest run.
     Forget,

@@ -78,12 +78,13 @@ const CANCELS: Field = Field::new(
     Shape::Choice(&["false", "true", "0", "1"]),
     "Cancels the run when this connection breaks.",
 );
+const RUN_STATES: &[&str] = &["pending", "running", "success", "error", "timeout", "interrupted"];
 /// The query of a list of runs.
 const LISTED: &[Field] = &[
     Field::new("limit", Shape::Number { min: 0, max: u64::MAX }, "No effect: one run is known."),
     Field::new("offset", Shape::Number { min: 0, max: u64::MAX }, "The number to leave out.")
         .or(Preset::Number(0)),
-    Field::new("status", Shape::Text { bytes_max: 32 }, "Only runs with this status."),
+    Field::new("status", Shape::Choice(RUN_STATES), "Only runs with this status."),
 ];
 
 /// A request that starts a run.

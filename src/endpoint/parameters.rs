@@ -69,7 +69,7 @@ pub(super) const KINDS: &[Field] = &[Field::new(
 )];
 
 const FORMATS: &[&str] =
-    &["sse", "ndjson", "ai-sdk", "ag-ui", "langgraph", "langgraph-runs", "responses"];
+    &["sse", "ndjson", "ai-sdk", "ag-ui", "langgraph", "langgraph-runs", "responses", "a2a"];
 const STREAM_MODE: Field = Field::new(
     "stream_mode",
     Shape::StreamModes,
@@ -596,10 +596,10 @@ impl<'a> Parameters<'a> {
     }
 
     /// Returns the number of runs to leave out of a list, and the status that the others have.
-    pub fn listed_runs(&self) -> Result<(u64, Option<Box<str>>), ApiError> {
+    pub fn listed_runs(&self) -> Result<(u64, Option<&'static str>), ApiError> {
         self.number("limit")?;
-        let status = self.query.text("status")?.filter(|status| !status.is_empty());
-        Ok((self.number("offset")?.unwrap_or(0), status.map(Box::from)))
+        let status = self.choice("status")?;
+        Ok((self.number("offset")?.unwrap_or(0), status))
     }
 
     /// Returns what a client of Responses wants to have of a response.

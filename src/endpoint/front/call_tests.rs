@@ -327,7 +327,7 @@ fn threads_and_assistants_are_searched() {
     let state = ThreadAsk::State { is_listed: true };
     assert_eq!(asked(&post(&format!("{path}/t/history"), "{\"limit\":1}")), thread("t", state));
     assert_eq!(asked(&with("DELETE", &format!("{path}/t"), "")), thread("t", ThreadAsk::Forget));
-    let runs = ThreadAsk::Runs { offset: 2, status: Some("error".into()) };
+    let runs = ThreadAsk::Runs { offset: 2, status: Some("error") };
     let listed = get(&format!("{path}/t/runs?limit=10&offset=2&status=error"));
     assert_eq!(asked(&listed), thread("t", runs));
     let all = ThreadSearch { limit: Some(10), ..ThreadSearch::default() };

@@ -6,6 +6,7 @@
 //! `@ag-ui/client` 1.0.0 (`verify`), and of `langchain-protocol` 0.0.20. Those of Responses are in
 //! `openai` 7, and those of runs in `langgraph-sdk` 0.4.14. Additional rules: nothing is left open, and nothing is ended twice.
 
+mod a2a;
 mod ag_ui;
 mod ai_sdk;
 mod graph;
@@ -86,6 +87,7 @@ enum FrontClient {
     AgUi(ag_ui::AgUiClient),
     LangGraph(langgraph::LangGraphClient),
     Graph(Box<graph::GraphClient>),
+    A2a(Box<a2a::A2aClient>),
     Responses(Box<responses::ResponsesClient>),
 }
 
@@ -98,6 +100,7 @@ impl Checker {
                 FrontClient::LangGraph(langgraph::LangGraphClient::new(spelling == Spelling::Camel))
             }
             FrontFormat::Graph { .. } => FrontClient::Graph(Box::default()),
+            FrontFormat::A2a { .. } => FrontClient::A2a(Box::default()),
             FrontFormat::Responses { .. } => FrontClient::Responses(Box::default()),
         };
         Checker { decoder: Decoder::new(), client }
@@ -139,6 +142,7 @@ impl Checker {
             FrontClient::AgUi(client) => client.event(&json),
             FrontClient::LangGraph(client) => client.event(name, id, &json),
             FrontClient::Graph(client) => client.event(name, id, &json),
+            FrontClient::A2a(client) => client.event(id, &json),
             FrontClient::Responses(client) => client.event(name, &json),
         }
     }
@@ -150,7 +154,10 @@ impl Checker {
             FrontClient::AiSdk(client) => client.reconnect(),
             FrontClient::AgUi(client) => client.reconnect(),
             // Their state outlives connections.
-            FrontClient::LangGraph(_) | FrontClient::Graph(_) | FrontClient::Responses(_) => {}
+            FrontClient::LangGraph(_)
+            | FrontClient::Graph(_)
+            | FrontClient::A2a(_)
+            | FrontClient::Responses(_) => {}
         }
     }
 
@@ -161,6 +168,7 @@ impl Checker {
             FrontClient::AgUi(client) => client.finish(),
             FrontClient::LangGraph(client) => client.finish(),
             FrontClient::Graph(client) => client.finish(),
+            FrontClient::A2a(client) => client.finish(),
             FrontClient::Responses(client) => client.finish(),
         }
     }

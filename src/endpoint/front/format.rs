@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::a2a::TaskAnswer;
 use super::graph::GraphAnswer;
 use super::modes::StreamModes;
 
@@ -25,6 +26,11 @@ pub enum FrontFormat {
     Graph {
         /// The kind of the answer.
         answer: GraphAnswer,
+    },
+    /// The Agent2Agent protocol.
+    A2a {
+        /// The kind of the answer.
+        answer: TaskAnswer,
     },
     /// OpenAI's Responses API.
     Responses {
@@ -109,6 +115,7 @@ impl FrontFormat {
         match self {
             FrontFormat::Responses { is_document } => is_document,
             FrontFormat::Graph { answer } => !matches!(answer, GraphAnswer::Events(_)),
+            FrontFormat::A2a { answer } => answer != TaskAnswer::Events,
             _ => false,
         }
     }
@@ -122,7 +129,7 @@ impl FrontFormat {
                 let (of, number) = id.split_once(':')?;
                 number.parse().ok().filter(|_| of == execution)
             }
-            FrontFormat::Graph { .. } => id.parse().ok(),
+            FrontFormat::Graph { .. } | FrontFormat::A2a { .. } => id.parse().ok(),
         }
     }
 }
@@ -139,9 +146,10 @@ impl FromStr for FrontFormat {
                 Ok(FrontFormat::Graph { answer: GraphAnswer::Events(StreamModes::default()) })
             }
             "responses" => Ok(FrontFormat::Responses { is_document: false }),
+            "a2a" => Ok(FrontFormat::A2a { answer: TaskAnswer::Events }),
             _ => Err(FormatError {
                 parameter: "format",
-                allowed: "`ai-sdk`, `ag-ui`, `langgraph`, `langgraph-runs` or `responses`",
+                allowed: "`ai-sdk`, `ag-ui`, `langgraph`, `langgraph-runs`, `responses` or `a2a`",
             }),
         }
     }

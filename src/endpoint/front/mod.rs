@@ -1,5 +1,5 @@
 //! The formats of front ends by other authors: AI SDK, AG-UI, LangGraph (its streams of threads and
-//! its runs) and the Responses API, written from the same log.
+//! its runs), the Responses API and A2A, written from the same log.
 //!
 //! A [`Front`] takes the items of a subscriber one by one, and writes what the client of one format
 //! reads. `sequencer.rs` turns items into operations whose order is valid whatever was lost before;
@@ -23,6 +23,7 @@
 //! Tests: `rules_tests.rs` (rule by rule), `random_tests.rs` (random logs), and
 //! `tests/front_clients`, which runs the real clients.
 
+mod a2a;
 mod ag_ui;
 mod ai_sdk;
 pub mod ask;
@@ -50,6 +51,7 @@ mod sequencer;
 
 use serde_json::Value;
 
+pub use a2a::TaskAnswer;
 pub use format::{Channels, FormatError, FrontFormat, SdkVersion, Spelling};
 pub use graph::GraphAnswer;
 pub use modes::{StreamMode, StreamModes};
@@ -154,6 +156,7 @@ enum FormatWriter {
     AgUi(ag_ui::AgUi),
     LangGraph(langgraph::LangGraph),
     Graph(Box<graph::Graph>),
+    A2a(Box<a2a::A2a>),
     Responses(Box<responses::Responses>),
 }
 
@@ -167,6 +170,7 @@ impl Front {
                 FormatWriter::LangGraph(langgraph::LangGraph::new(spelling))
             }
             FrontFormat::Graph { answer } => FormatWriter::Graph(graph::Graph::new(answer).into()),
+            FrontFormat::A2a { answer } => FormatWriter::A2a(a2a::A2a::new(answer).into()),
             FrontFormat::Responses { is_document } => {
                 FormatWriter::Responses(responses::Responses::new(is_document).into())
             }
@@ -200,12 +204,21 @@ impl Front {
         }
     }
 
+    /// A2A: sets the JSON-RPC request that is answered, if it is one, as the JSON text of its id.
+    /// The task then has at most so many messages of its history.
+    pub fn reply_to(&mut self, request: Option<Box<str>>, history_max: Option<usize>) {
+        if let FormatWriter::A2a(writer) = &mut self.writer {
+            writer.reply_to(request, history_max);
+        }
+    }
+
     /// LangGraph and Responses: sets the last event that the client has read. Events up to it are
     /// not written again. Returns the origin of that event if the caller may replay the log from
     /// there; otherwise it must replay all of it.
     pub fn set_since(&mut self, since: u64) -> Option<Since> {
         match &mut self.writer {
             FormatWriter::LangGraph(writer) => writer.set_since(since),
+            FormatWriter::A2a(_) => Some(a2a::A2a::since(since)),
             FormatWriter::Graph(writer) => {
                 writer.set_since(since);
                 None
@@ -228,6 +241,7 @@ impl Front {
         match &mut self.writer {
             FormatWriter::LangGraph(writer) => writer.begin(item),
             FormatWriter::Graph(writer) => writer.begin(item),
+            FormatWriter::A2a(writer) => writer.begin(item),
             FormatWriter::Responses(writer) => writer.begin(item),
             FormatWriter::AiSdk(_) | FormatWriter::AgUi(_) => {}
         }
@@ -262,13 +276,14 @@ impl Front {
             // from the primed items. If the beginning of the message is lost, that count may be
             // wrong.
             FormatWriter::LangGraph(writer) if reader == FrontReader::Returning => writer.go_on(),
+            FormatWriter::A2a(writer) => writer.snapshot(names, out),
             _ => {
                 match writer {
                     FormatWriter::LangGraph(writer) => writer.reset(),
                     FormatWriter::Graph(writer) => writer.reset(),
                     FormatWriter::Responses(writer) => writer.reset(),
                     FormatWriter::AgUi(writer) => writer.set_reader(reader),
-                    FormatWriter::AiSdk(_) => {}
+                    FormatWriter::AiSdk(_) | FormatWriter::A2a(_) => {}
                 }
                 // A client of AI SDK creates its message anew whenever a stream starts. One of
                 // Responses or of runs reads all of it, or only what follows a number.
@@ -296,6 +311,7 @@ impl Front {
     pub fn document(&self, status: &str) -> Value {
         match &self.writer {
             FormatWriter::Graph(writer) => writer.document(&self.names),
+            FormatWriter::A2a(writer) => writer.document(&self.names),
             FormatWriter::Responses(writer) => writer.document(&self.names, status),
             _ => Value::Null, // The others have none.
         }
@@ -306,6 +322,7 @@ impl Front {
         let writer_bytes = match &self.writer {
             FormatWriter::LangGraph(writer) => writer.kept_bytes(),
             FormatWriter::Graph(writer) => writer.kept_bytes(),
+            FormatWriter::A2a(writer) => writer.kept_bytes(),
             FormatWriter::Responses(writer) => writer.kept_bytes(),
             FormatWriter::AiSdk(_) | FormatWriter::AgUi(_) => 0,
         };
@@ -320,6 +337,7 @@ impl FormatWriter {
             FormatWriter::AgUi(writer) => writer.write(op, names, time_us, out),
             FormatWriter::LangGraph(writer) => writer.write(op, names, time_us, out),
             FormatWriter::Graph(writer) => writer.write(op, names, out),
+            FormatWriter::A2a(writer) => writer.write(op, names, time_us, out),
             FormatWriter::Responses(writer) => writer.write(op, names, out),
         }
     }

@@ -4,12 +4,12 @@ use super::check::{Checker, SeenCall, SeenEnd, SeenStream, arguments};
 use super::runs::{RandomRun, Size};
 use super::{
     Front, FrontFormat, FrontItem, FrontNames, FrontReader, GraphAnswer, SdkVersion, Spelling,
-    StreamMode, StreamModes, StreamSource,
+    StreamMode, StreamModes, StreamSource, TaskAnswer,
 };
 use crate::base::Random;
 use crate::wire::events::{ChunkEvent, EndEvent, EndState, GapEvent, Limits, StartedEvent};
 
-pub const FORMATS: [FrontFormat; 8] = [
+pub const FORMATS: [FrontFormat; 9] = [
     FrontFormat::AiSdk { sdk: SdkVersion::V5 },
     FrontFormat::AiSdk { sdk: SdkVersion::V6 },
     FrontFormat::AiSdk { sdk: SdkVersion::V7 },
@@ -18,6 +18,7 @@ pub const FORMATS: [FrontFormat; 8] = [
     FrontFormat::LangGraph { spelling: Spelling::Camel },
     RUNS,
     RESPONSES,
+    FrontFormat::A2a { answer: TaskAnswer::Events },
 ];
 /// LangGraph's runs, in all modes at once.
 pub const RUNS: FrontFormat = FrontFormat::Graph { answer: GraphAnswer::Events(StreamModes::ALL) };
@@ -70,7 +71,7 @@ fn expected(format: FrontFormat, seen: &SeenStream) -> SeenStream {
     for call in seen.steps.iter_mut().flat_map(|step| &mut step.calls) {
         call.result = call.result.take().map(|result| match (format, result) {
             // All output that came is sent.
-            (FrontFormat::AiSdk { .. }, Ok(_)) => Ok(call.pieces.clone()),
+            (FrontFormat::AiSdk { .. } | FrontFormat::A2a { .. }, Ok(_)) => Ok(call.pieces.clone()),
             (FrontFormat::AgUi, Err(problem)) => Ok(problem),
             (_, result) => result,
         });

@@ -116,9 +116,7 @@ pub(in crate::server) fn ask_thread<R: Reactor + 'static>(
         ThreadAsk::State { is_listed } => {
             return runs::answer_state(shard, id, (&thread, newest), is_listed);
         }
-        ThreadAsk::Runs { offset, status } => {
-            Ok(runs::list(shard, newest, (offset, status.as_deref())))
-        }
+        ThreadAsk::Runs { offset, status } => Ok(runs::list(shard, newest, (offset, status))),
         ThreadAsk::Forget => return runs::forget_thread(shard, id, newest),
         ThreadAsk::Search(search) => Ok(runs::search(shard, &search, principal)),
         ThreadAsk::Describe => {

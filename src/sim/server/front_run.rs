@@ -12,7 +12,9 @@ use super::timed_play::TimedPlay;
 use super::{model_scripts, script};
 use crate::base::Random;
 use crate::endpoint::front::check::{Checker, SeenEnd, SeenStream};
-use crate::endpoint::front::{FrontFormat, GraphAnswer, SdkVersion, Spelling, StreamModes};
+use crate::endpoint::front::{
+    FrontFormat, GraphAnswer, SdkVersion, Spelling, StreamModes, TaskAnswer,
+};
 use crate::reactor::{ListenAddress, ListenOptions, SocketLimits};
 use crate::server::{AgentSettings, GuestConfig, ServerShard, ToolChoice};
 use crate::shard::ShardConfig;
@@ -42,12 +44,13 @@ struct Onlooker {
 }
 
 fn draw_format(random: &mut Random) -> FrontFormat {
-    match random.below(7) {
+    match random.below(8) {
         0 => FrontFormat::AiSdk { sdk: SdkVersion::V5 },
         1 => FrontFormat::AiSdk { sdk: SdkVersion::V7 },
         2 => FrontFormat::AgUi,
         3 => FrontFormat::LangGraph { spelling: Spelling::Camel },
         4 => FrontFormat::Responses { is_document: false },
+        6 => FrontFormat::A2a { answer: TaskAnswer::Events },
         5 => FrontFormat::Graph { answer: GraphAnswer::Events(StreamModes::ALL) },
         _ => FrontFormat::LangGraph { spelling: Spelling::Snake },
     }
@@ -61,6 +64,7 @@ fn query(format: FrontFormat) -> &'static str {
         FrontFormat::LangGraph { spelling: Spelling::Camel } => "format=langgraph&spelling=camel",
         FrontFormat::LangGraph { .. } => "format=langgraph",
         FrontFormat::Responses { .. } => "format=responses",
+        FrontFormat::A2a { .. } => "format=a2a",
         FrontFormat::Graph { .. } => {
             "format=langgraph-runs&stream_mode=values&stream_mode=updates&stream_mode=messages\
              &stream_mode=messages-tuple&stream_mode=tools&stream_mode=custom"
@@ -181,6 +185,7 @@ fn name_in(text: &str, format: FrontFormat) -> Option<String> {
         FrontFormat::LangGraph { .. } => "id: ",
         FrontFormat::Responses { .. } => "\"id\":\"resp_",
         FrontFormat::Graph { .. } => "\"run_id\":\"",
+        FrontFormat::A2a { .. } => "\"task\":{\"id\":\"",
         _ => "\"execution\":\"",
     };
     let at = text.find(before)? + before.len();
