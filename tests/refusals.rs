@@ -136,6 +136,12 @@ fn rows(running: &str) -> Vec<Row> {
 /// Codes that need more than a request: a state that takes long to reach, a second process, or a
 /// fault. Each has a file with its test, and a text in it that names the refusal.
 const ELSEWHERE: &[(u16, &str, &str, &str)] = &[
+    (400, "unsupported_version", "src/endpoint/a2a_tests.rs", "VERSION_NOT_SUPPORTED"),
+    (400, "unknown_method", "src/endpoint/a2a_tests.rs", "-32601"),
+    (400, "unsupported_content", "src/endpoint/a2a_tests.rs", "CONTENT_TYPE_NOT_SUPPORTED"),
+    (400, "unsupported_operation", "tests/front_clients/a2a.rs", "UNSUPPORTED_OPERATION"),
+    (400, "no_push_notifications", "src/endpoint/a2a_tests.rs", "PUSH_NOTIFICATION_NOT_SUPPORTED"),
+    (400, "not_cancelable", "tests/front_clients/a2a.rs", "TASK_NOT_CANCELABLE"),
     (400, "no_cluster", "tests/cluster/replicated.rs", "no_cluster"),
     (400, "chunk_too_large", "src/shard/tests.rs", "ChunkTooLarge"),
     (400, "tls_on_plain_port", "tests/tls/refused.rs", "tls_on_plain_port"),

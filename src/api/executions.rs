@@ -88,6 +88,8 @@ documents! {
         bytes: u64,
         /// Number of subscribers on that node.
         subscribers: u64,
+        /// The client's name of its conversation. It is absent if it has none.
+        thread: Option<String>,
         /// The age of the execution, in milliseconds.
         age_ms: u64,
         /// The time of creation (RFC 3339).

@@ -79,7 +79,7 @@ documents! {
         graph_id: String,
         /// The same.
         name: String,
-        /// What it runs.
+        /// The agent that it runs.
         description: String,
         /// Always empty: a run has its options.
         config: Map<String, Value>,

@@ -165,7 +165,7 @@ fn a_member_that_an_answer_lacks_is_named() {
     });
     let summary = json!({
         "execution": id, "node": "n", "tool": "t", "state": "running", "chunks": 1, "bytes": 2,
-        "subscribers": 3, "age_ms": 4, "created_at": "c", "ended_at": "e",
+        "subscribers": 3, "thread": "t", "age_ms": 4, "created_at": "c", "ended_at": "e",
     });
     let ended = json!({
         "execution": id, "state": "failed", "chunks": 1, "bytes": 2, "complete": true,

@@ -268,6 +268,7 @@ mod tests {
         let id = |digit: &str| digit.repeat(26).parse().unwrap();
         let summary = |digit: &str, tool: &str, state| Summary {
             execution: id(digit),
+            thread: None,
             node: None,
             tool: tool.to_owned(),
             state,

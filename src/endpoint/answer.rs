@@ -15,7 +15,7 @@ use crate::endpoint::representation::{
     RepresentationHeaders, Selected, Selection, StaticDocument, payload_etag,
 };
 use crate::endpoint::tally::RouteAt;
-use crate::endpoint::{ApiError, OutputAsk, Surroundings, mcp};
+use crate::endpoint::{ApiError, OutputAsk, Surroundings, a2a, mcp};
 use crate::limits;
 use crate::wire::http1::{Framing, NoSuchRange, ResponseHead, Status};
 
@@ -121,12 +121,22 @@ pub(super) enum ErrorFormat {
     ApiError,
     /// A JSON-RPC error without an id, because the client may read nothing else.
     JsonRpc,
+    /// The words of A2A, which depend on the body of the request.
+    A2a,
 }
 
 impl ErrorFormat {
     /// Returns the format that clients of this path understand.
     pub fn at(path: &str) -> ErrorFormat {
-        if path == mcp::PATH { ErrorFormat::JsonRpc } else { ErrorFormat::ApiError }
+        let is_a2a = || {
+            path.strip_prefix(a2a::PATH)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        match path {
+            mcp::PATH => ErrorFormat::JsonRpc,
+            _ if is_a2a() => ErrorFormat::A2a,
+            _ => ErrorFormat::ApiError,
+        }
     }
 }
 
@@ -177,7 +187,8 @@ impl Answer {
     /// Does the same as [`Answer::error`], in this format.
     pub(super) fn error_in(error_format: ErrorFormat, error: &ApiError) -> Answer {
         match error_format {
-            ErrorFormat::ApiError => Answer::error(error),
+            // The connection spells those of A2A.
+            ErrorFormat::ApiError | ErrorFormat::A2a => Answer::error(error),
             ErrorFormat::JsonRpc => {
                 let (retry_after, refusal) = (error.retry_after, Refusal::of(error));
                 let body = mcp::error_body(error);
@@ -282,6 +293,21 @@ impl Answer {
     /// Returns the status of the answer.
     pub fn status(&self) -> Status {
         self.status
+    }
+
+    /// True if the answer is a refusal.
+    pub(super) fn is_refusal(&self) -> bool {
+        self.refusal.is_some()
+    }
+
+    /// Returns the same answer with another body.
+    pub(super) fn with_body(&self, media_type: &'static str, body: Vec<u8>) -> Answer {
+        Answer { media_type: Some(media_type), body: body.into(), ..self.clone() }
+    }
+
+    /// Returns the same answer with another status.
+    pub(super) fn with_status(self, status: Status) -> Answer {
+        Answer { status, ..self }
     }
 
     /// Returns the body of the answer.

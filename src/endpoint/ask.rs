@@ -14,7 +14,7 @@ use crate::endpoint::routes::{ROUTES, Route};
 use crate::endpoint::tally::RouteAt;
 use crate::endpoint::{
     ApiCall, ApiError, Deliver, DeliveryOptions, DurableCall, Execute, McpRequest, ProducerAt,
-    StreamFormat, agent, door, durable, execute, mcp, subscriptions, workers,
+    StreamFormat, a2a, agent, door, durable, execute, mcp, subscriptions, workers,
 };
 use crate::engine::NotFound;
 use crate::limits;
@@ -38,6 +38,8 @@ pub(super) enum ParsedHead {
     /// A run of LangGraph's ordinary API, which the body describes. Without a thread the name is
     /// empty.
     Run(Box<str>, RunAnswer, TraceContext),
+    /// A request of A2A, which the body describes.
+    A2a(Box<a2a::A2aRequest>),
     /// A request about a thread of LangGraph, which the body describes.
     Thread(Box<str>, ThreadBody),
     /// An acknowledgement. The body says through which chunk it goes.
@@ -68,7 +70,7 @@ pub(super) enum ThreadBody {
     Assistants { is_count: bool },
     /// A search for threads, or their number.
     Search { is_count: bool },
-    /// What is wanted of the history.
+    /// The wanted part of the history.
     History,
     /// The channels to follow, and the event after which to begin.
     Follow(crate::endpoint::front::FrontFormat),
@@ -139,7 +141,12 @@ pub(super) fn ask(head: &RequestHead<'_>) -> Asked {
         let error = ApiError::new(Status::METHOD_NOT_ALLOWED, "method_not_allowed", text);
         return Asked::refused(allow(Answer::error_in(words, &error), routes()));
     };
-    let bytes_max = route.body.as_ref().map_or(0, |body| body.bytes_max);
+    let bytes_max = match &route.body {
+        Some(body) => body.bytes_max,
+        // Clients of A2A repeat the path in a body.
+        None if words == ErrorFormat::A2a => limits::HTTP_SMALL_BODY_BYTES_MAX,
+        None => 0,
+    };
     let (parsed, body_bytes_max) = match route.begin(head, &segments) {
         Ok(parsed @ ParsedHead::Parts(_)) => (parsed, u64::MAX), // Each line has its own limit.
         Ok(parsed) => (parsed, bytes_max),
@@ -168,9 +175,11 @@ const SEGMENTS_MAX: usize = 8;
 fn routes_at(segments: &Segments<'_>) -> SmallVec<[(usize, &'static Route); Method::ALL.len()]> {
     let all = ROUTES.iter().enumerate().filter(|(_, route)| is_at(route.path, segments));
     let mut here: SmallVec<[(usize, &Route); Method::ALL.len()]> = all.collect();
-    let name_count = |route: &Route| route.path.matches('{').count();
-    if let Some(least) = here.iter().map(|(_, route)| name_count(route)).min() {
-        here.retain(|(_, route)| name_count(route) == least);
+    // A name with an end that is spelled out counts as half a name.
+    let names =
+        |route: &Route| 2 * route.path.matches('{').count() - route.path.matches("}:").count();
+    if let Some(least) = here.iter().map(|(_, route)| names(route)).min() {
+        here.retain(|(_, route)| names(route) == least);
     }
     here
 }
@@ -190,7 +199,14 @@ fn is_at(path: &str, segments: &Segments<'_>) -> bool {
         let Some(part) = rest.strip_prefix(b"/") else { return false };
         let behind = match part.first() {
             Some(b'{') if segment.is_empty() => None,
-            Some(b'{') => part.iter().position(|byte| *byte == b'}').map(|end| &part[end + 1..]),
+            Some(b'{') => {
+                let behind = part.iter().position(|byte| *byte == b'}').map(|end| &part[end + 1..]);
+                // A name may have an end that is spelled out, as in `{task}:cancel`.
+                let until = behind.map_or(0, |all| all.iter().take_while(|b| **b != b'/').count());
+                let end = behind.map(|all| &all[..until]);
+                let has_end = end.is_some_and(|end| segment.as_bytes().ends_with(end));
+                behind.map(|all| &all[until..]).filter(|_| has_end && segment.len() > until)
+            }
             // A slash that was spelled `%2F` does not end a part.
             _ => part.strip_prefix(segment.as_bytes()).filter(|_| !segment.contains('/')),
         };
@@ -241,7 +257,14 @@ impl Route {
         segments: &Segments<'_>,
     ) -> Result<ParsedHead, ApiError> {
         let named = self.path[1..].split('/').zip(segments);
-        let path = named.filter(|(part, _)| part.starts_with('{')).map(|(_, value)| value.clone());
+        let path = named.filter(|(part, _)| part.starts_with('{')).map(|(part, value)| match part
+            .split_once('}')
+        {
+            Some((_, end)) if !end.is_empty() => {
+                Cow::Owned(value.strip_suffix(end).unwrap_or(value).to_owned())
+            }
+            _ => value.clone(),
+        });
         let parameters = Parameters::read(head.target.query, head.headers, self.query)?;
         let is_head = head.method == Method::Head;
         let parsed = (self.begin)(&RoutedRequest { path: path.collect(), parameters, is_head })?;
@@ -260,7 +283,10 @@ fn check_body(head: &RequestHead<'_>, has_lines: bool) -> Result<(), ApiError> {
         ApiError::new(Status::UNSUPPORTED_MEDIA_TYPE, code, format!("{field}: {text}")).field(field)
     };
     let media_type = head.headers.only("content-type")?;
-    let is_json = media_type.is_some_and(|media_type| is_media_type(media_type, JSON));
+    let is_json = media_type.is_some_and(|media_type| {
+        let is_a2a = || is_media_type(media_type, a2a::MEDIA_TYPE);
+        is_media_type(media_type, JSON) || head.target.path.starts_with(a2a::PATH) && is_a2a()
+    });
     if !is_json && !has_lines {
         return Err(unsupported("content-type", format!("the body must be {JSON}")));
     }
@@ -347,6 +373,7 @@ impl ParsedHead {
                 bodies::search_threads(body, is_count)
             }
             ParsedHead::Thread(thread, ThreadBody::History) => bodies::history(body, thread),
+            ParsedHead::A2a(request) => a2a::complete(*request, body),
             ParsedHead::Run(thread, how, trace) => bodies::start_run(body, thread, how)
                 .map(|execute| ApiCall::Execute(Execute { trace, ..execute }.into())),
             ParsedHead::Acknowledge(id, subscriber) => {

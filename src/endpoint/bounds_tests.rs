@@ -21,7 +21,8 @@ fn every_parameter_has_its_bounds() {
                     Some(_) => post(&target, r#"{"tool":"t"}"#),
                     None => with(route.method.name(), &target, ""),
                 };
-                let response = answered(&request);
+                let version = "\r\nA2A-Version: 1.0\r\n";
+                let response = answered(&request.replacen("\r\n", version, 1));
                 let (code, named, _) = response.error();
                 let got = (response.status, code.as_str(), named.as_deref());
                 assert_eq!(got, (400, "invalid_parameter", Some(field.name)), "{request}");

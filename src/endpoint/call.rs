@@ -72,6 +72,13 @@ pub enum ApiCall {
     Response(ResponseCall),
     /// A search for assistants.
     Assistants(Box<AssistantsAsk>),
+    /// A request about a task of A2A.
+    Task(Box<TaskCall>),
+    /// A search for tasks of A2A.
+    Tasks(Box<TaskSearch>),
+    /// Returns the agent card of A2A, for a client that knows this server by this origin. Without a
+    /// scheme, that of the listener is meant.
+    AgentCard(Box<str>),
     /// A request of the Durable Streams protocol.
     Durable(Box<DurableCall>),
 }
@@ -138,6 +145,60 @@ pub struct ThreadSearch {
     pub limit: Option<usize>,
 }
 
+/// A request about a task of A2A: an execution, as its clients know it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskCall {
+    /// The execution.
+    pub execution: ExecutionId,
+    /// The request.
+    pub ask: TaskAsk,
+    /// The id of the JSON-RPC request that is answered, as JSON.
+    pub reply_to: Option<Box<str>>,
+    /// The maximum number of messages in the history.
+    pub history_max: Option<usize>,
+}
+
+/// The request about a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TaskAsk {
+    /// Returns the task as it is now.
+    Get,
+    /// Cancels it, and returns it.
+    Cancel,
+    /// Follows it.
+    Subscribe {
+        /// The number of the last event that the client has.
+        since: Option<u64>,
+    },
+    /// Sends it a further message, which no task takes.
+    Continue,
+}
+
+/// A search for tasks of A2A.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskSearch {
+    /// Only tasks of this context.
+    pub context: Option<Box<str>>,
+    /// Only tasks in this state.
+    pub state: Option<&'static str>,
+    /// The maximum number of tasks.
+    pub page_size: usize,
+    /// The time of the last change, and the id, of the task before this page.
+    pub after: Option<(u64, ExecutionId)>,
+    /// Only tasks that have changed since then, in microseconds since 1970.
+    pub since_us: Option<u64>,
+    /// The maximum number of messages in each history.
+    pub history_max: Option<usize>,
+}
+
+impl TaskSearch {
+    /// Reads the text of a place in the list. `None` if no place has this text.
+    pub fn place(text: &str) -> Option<(u64, ExecutionId)> {
+        let (us, execution) = text.split_once('-')?;
+        Some((us.parse().ok()?, execution.parse().ok()?))
+    }
+}
+
 /// A search for the assistants of LangGraph clients: the models of this server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AssistantsAsk {
@@ -165,7 +226,7 @@ pub struct FrontRun {
     pub passed_over: Vec<String>,
     /// The protocol of the request, and of its answer.
     pub protocol: FrontProtocol,
-    /// The run whose conversation goes on. Of a thread it is the newest one.
+    /// The run whose conversation goes on. In a thread it is the newest one.
     pub previous: Option<ExecutionId>,
     /// The members that each answer repeats, and the conversation, for protocols in which the
     /// server remembers it.
@@ -174,6 +235,10 @@ pub struct FrontRun {
     pub remembered: Option<Vec<serde_json::Value>>,
     /// Responses: true if only the events of its specification are sent.
     pub is_plain: bool,
+    /// A2A: the id of the JSON-RPC request that is answered, as JSON.
+    pub reply_to: Option<Box<str>>,
+    /// A2A: the maximum number of messages in the history.
+    pub history_max: Option<usize>,
 }
 
 /// The protocol in which the client of a front end starts a run.
@@ -188,6 +253,8 @@ pub enum FrontProtocol {
     Run,
     /// The Responses API. A response remembers.
     Response,
+    /// A2A. The context remembers.
+    Task,
 }
 
 impl Execute {
@@ -201,7 +268,7 @@ impl Execute {
 impl FrontProtocol {
     /// True if a run goes on with the conversation of the thread's last one.
     pub fn has_threads(self) -> bool {
-        matches!(self, FrontProtocol::Command(_) | FrontProtocol::Run)
+        matches!(self, FrontProtocol::Command(_) | FrontProtocol::Run | FrontProtocol::Task)
     }
 
     /// Returns the number of the command, if it is one.
@@ -414,6 +481,10 @@ pub struct FrontOptions {
     pub is_plain: bool,
     /// True if the execution is cancelled when the connection breaks.
     pub cancels: bool,
+    /// A2A: the id of the JSON-RPC request that is answered, as JSON.
+    pub reply_to: Option<Box<str>>,
+    /// A2A: the maximum number of messages in the history.
+    pub history_max: Option<usize>,
 }
 
 /// Delivery options of a subscriber.
@@ -493,6 +564,7 @@ impl ApiCall {
             | ApiCall::Unsubscribe(id, _) => Some(*id),
             ApiCall::ReadDoor(door) => Some(door.execution),
             ApiCall::Response(call) => Some(call.execution),
+            ApiCall::Task(call) => Some(call.execution),
             ApiCall::Execute(execute) => execute.front.as_ref().and_then(|front| front.previous),
             ApiCall::Follow(_)
             | ApiCall::Mcp(_)
@@ -509,6 +581,8 @@ impl ApiCall {
             | ApiCall::Produce(_)
             | ApiCall::Thread(_)
             | ApiCall::Assistants(_)
+            | ApiCall::Tasks(_)
+            | ApiCall::AgentCard(_)
             | ApiCall::Work(_) => None,
             ApiCall::Durable(call) => call.execution(),
         }

@@ -19,7 +19,7 @@ use crate::endpoint::answer::{Answer, ErrorFormat, PayloadPart, ResponseContext}
 use crate::endpoint::ask::{Asked, ParsedHead, ask};
 use crate::endpoint::representation::Selection;
 use crate::endpoint::tally::RouteAt;
-use crate::endpoint::{ApiCall, ApiError, Surroundings};
+use crate::endpoint::{ApiCall, ApiError, Surroundings, a2a};
 use crate::limits;
 use crate::wire::http1::{
     BODY_END, CONTINUE, Framing, Method, Refusal, RequestHead, RequestPart, RequestReader,
@@ -62,6 +62,8 @@ pub struct HttpConnection {
     arrival: Arrival,
     /// The representation that is wanted of the document that is the answer.
     selection: Option<Box<Selection>>,
+    /// The id of the JSON-RPC request of A2A that is being answered, as JSON.
+    reply_to: Option<Box<str>>,
 }
 
 /// The amount that was received, for the caller that enforces deadlines.
@@ -174,6 +176,7 @@ impl HttpConnection {
             is_cut_short: false,
             arrival: Arrival::default(),
             selection: None,
+            reply_to: None,
         }
     }
 
@@ -338,12 +341,22 @@ impl HttpConnection {
         out: &mut Vec<u8>,
     ) -> Option<Arc<Vec<u8>>> {
         let context = self.manner_due();
+        let spelled = self.spelled(answer, context);
+        let answer = spelled.as_ref().unwrap_or(answer);
         let body = match self.selection.take() {
             None => answer.write_apart(context, around, out),
             Some(selection) => answer.selected(&selection).write_apart(context, around, out),
         };
         self.end_answer(context);
         body
+    }
+
+    /// Returns an answer in the words of the protocol that the client speaks, if those are others.
+    fn spelled(&mut self, answer: &Answer, context: ResponseContext) -> Option<Answer> {
+        match context.error_format {
+            ErrorFormat::A2a => a2a::spelled(answer, self.reply_to.take().as_deref()),
+            ErrorFormat::ApiError | ErrorFormat::JsonRpc => None,
+        }
     }
 
     /// Records that the part of a long body in the last call was accepted. `is_duplicate` is true
@@ -630,6 +643,8 @@ impl HttpConnection {
         let mut context =
             ResponseContext { keeps_alive, is_old: pending.is_old, ..pending.last_manner() };
         let Pending { parsed, body, selection, .. } = *pending;
+        let is_rpc = matches!(&parsed, ParsedHead::A2a(request) if request.is_rpc());
+        self.reply_to = is_rpc.then(|| a2a::reply_to(&body));
         match parsed.complete(&body) {
             Ok(call) => {
                 self.selection = selection;
@@ -638,6 +653,7 @@ impl HttpConnection {
             }
             Err(answer) => {
                 context.keeps_alive &= may_keep_alive;
+                let answer = self.spelled(&answer, context).unwrap_or(answer);
                 match selection {
                     None => answer.write(context, around, out),
                     Some(selection) => answer.selected(&selection).write(context, around, out),

@@ -223,6 +223,8 @@ pub struct Listed<'a> {
     pub totals: Totals,
     /// Number of its subscribers.
     pub subscriber_count: u32,
+    /// The client's name of its conversation.
+    pub thread: Option<&'a str>,
     /// Its dates.
     pub dates: Dates,
 }
@@ -243,7 +245,7 @@ impl<'a> Listed<'a> {
     /// Lists an execution that the engine has.
     pub fn of(status: &Status, tool: &'a str, dates: Dates) -> Listed<'a> {
         let &Status { id, state, totals, subscriber_count, .. } = status;
-        Listed { id, tool, state, totals, subscriber_count, dates }
+        Listed { id, tool, state, totals, subscriber_count, thread: None, dates }
     }
 
     /// Returns its place in the list of all.
@@ -262,6 +264,7 @@ pub fn executions<'a>(all: impl IntoIterator<Item = Listed<'a>>, clock: Clock) -
         chunks: listed.totals.chunks,
         bytes: listed.totals.bytes,
         subscribers: listed.subscriber_count.into(),
+        thread: listed.thread.map(str::to_owned),
         age_ms: clock.age_ms(listed.dates),
         created_at: rfc3339(listed.dates.created_us),
         ended_at: listed.dates.ended_us.map(rfc3339),

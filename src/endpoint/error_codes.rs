@@ -133,6 +133,42 @@ pub const ERROR_CODES: &[ErrorCode] = &[
     ),
     row(
         Status::BAD_REQUEST,
+        "unsupported_version",
+        "The client of A2A speaks another version of the protocol, or names none.",
+        "Send `A2A-Version: 1.0`.",
+    ),
+    row(
+        Status::BAD_REQUEST,
+        "unknown_method",
+        "A2A has no method of this name.",
+        "Use one of the methods of version 1.0.",
+    ),
+    row(
+        Status::BAD_REQUEST,
+        "unsupported_content",
+        "A message of A2A has a part that is neither text nor data.",
+        "Send texts and data.",
+    ),
+    row(
+        Status::BAD_REQUEST,
+        "unsupported_operation",
+        "The task of A2A does not allow this: for example, it has ended.",
+        "Read the task with GetTask, or send a new message to its context.",
+    ),
+    row(
+        Status::BAD_REQUEST,
+        "no_push_notifications",
+        "A client of A2A wants notifications at an address of its own, and the server sends none.",
+        "Subscribe to the task.",
+    ),
+    row(
+        Status::BAD_REQUEST,
+        "not_cancelable",
+        "The task of A2A has ended already.",
+        "Read the task with GetTask.",
+    ),
+    row(
+        Status::BAD_REQUEST,
         "invalid_argument",
         "An argument of the tool is missing, unknown or not allowed.",
         "Correct the argument that `field` names. /v1/tools has the schema of the arguments.",

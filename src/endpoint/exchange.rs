@@ -144,8 +144,11 @@ impl Response {
     /// Returns the code, the field and the limit of an error.
     pub fn error(&self) -> (String, Option<String>, Option<u64>) {
         let document = self.json();
-        let error = &document["error"];
+        let mut error = &document["error"];
         assert!(error["message"].as_str().is_some_and(|text| !text.is_empty()), "{document}");
+        if let Some(details) = error["details"].as_array().or(error["data"].as_array()) {
+            error = &details[0]["metadata"]; // In the words of A2A.
+        }
         let text = |name: &str| error[name].as_str().map(str::to_owned);
         (text("code").expect("an error has a code"), text("field"), error["limit"].as_u64())
     }

@@ -65,6 +65,8 @@ pub(super) enum Shape {
     Messages,
     /// A list of texts.
     Texts,
+    /// The parts of a message of A2A.
+    Parts,
     /// A stream mode of LangGraph.
     StreamMode,
     /// Several stream modes of LangGraph, separated by commas.
@@ -201,6 +203,7 @@ impl Shape {
             Shape::Whole => 1.into(),
             Shape::AgentTools | Shape::ToolNames => json!(["example"]),
             Shape::Texts => json!(["messages"]),
+            Shape::Parts => json!([{"text": "Say hello."}]),
             Shape::StreamMode => STREAM_MODES[0].into(),
             Shape::StreamModes => json!([STREAM_MODES[0]]),
             Shape::Messages => json!([{"role": "user", "content": "Say hello."}]),
@@ -259,6 +262,7 @@ impl Shape {
             Shape::AgentTools => agent_tools_schema(),
             Shape::Messages => messages_schema(),
             Shape::Texts => json!({"type": "array", "items": {"type": "string"}}),
+            Shape::Parts => json!({"type": "array", "items": {"type": "object"}, "minItems": 1}),
             Shape::StreamMode => json!({"type": "string", "enum": STREAM_MODES}),
             Shape::StreamModes => {
                 json!({"type": "array", "items": Shape::StreamMode.schema(), "minItems": 1})

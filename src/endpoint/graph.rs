@@ -9,9 +9,8 @@ use crate::endpoint::fields::{Field, Preset, Shape};
 use crate::endpoint::front::bodies::RunAnswer;
 use crate::endpoint::parameters::{LAST_EVENT_NUMBER, TRACE};
 use crate::endpoint::routes::{Body, Content, PLAIN, Route};
-use crate::endpoint::{
-    ApiCall, ApiError, AssistantsAsk, ResponseAsk, ResponseCall, ThreadAsk, ThreadCall,
-};
+use crate::endpoint::threads::thread_call;
+use crate::endpoint::{ApiCall, ApiError, AssistantsAsk, ResponseAsk, ResponseCall, ThreadAsk};
 use crate::limits;
 use crate::wire::http1::{Method, Status};
 
@@ -291,10 +290,6 @@ pub(super) const DELETE_RUN: Route = Route {
     begin: |request| Ok(ParsedHead::Call(ApiCall::Forget(request.execution_at(1)?))),
     ..PLAIN
 };
-
-fn thread_call(request: &RoutedRequest<'_>, ask: ThreadAsk) -> Result<ParsedHead, ApiError> {
-    Ok(ParsedHead::Call(ApiCall::Thread(ThreadCall { thread: request.thread()?, ask }.into())))
-}
 
 fn start(request: &RoutedRequest<'_>, how: RunAnswer) -> Result<ParsedHead, ApiError> {
     Ok(ParsedHead::Run(request.thread()?, how, request.parameters.trace()))

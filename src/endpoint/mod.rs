@@ -19,6 +19,9 @@
 //! `openapi_tests.rs`, `representation_tests.rs`.
 #![forbid(unsafe_code)]
 
+mod a2a;
+#[cfg(test)]
+mod a2a_tests;
 mod access;
 mod agent;
 mod answer;
@@ -64,10 +67,12 @@ mod schemas;
 pub(crate) mod subscriptions;
 mod surroundings;
 mod tally;
+mod threads;
 mod workers;
 #[cfg(test)]
 mod workers_tests;
 
+pub(crate) use a2a::{TASK_STATES, VERSION as A2A_VERSION, task_state_named};
 pub use access::{
     Access, HostError, HostName, Origin, OriginError, TokenFault, Tokens, TokensError, check_token,
     first_token,
@@ -77,8 +82,8 @@ pub use answer::{Answer, BYTES, JSON, PayloadPart};
 pub use call::{
     ApiCall, AssistantsAsk, Deliver, DeliveredPart, DeliveryOptions, Execute, Follow, FrontOptions,
     FrontProtocol, FrontRun, IdempotencyKey, MetricsFormat, Opening, OutputAsk, PolicyChoice,
-    Produce, ReadDoor, ResponseAsk, ResponseCall, StreamFormat, ThreadAsk, ThreadCall,
-    ThreadSearch, Work,
+    Produce, ReadDoor, ResponseAsk, ResponseCall, StreamFormat, TaskAsk, TaskCall, TaskSearch,
+    ThreadAsk, ThreadCall, ThreadSearch, Work,
 };
 pub use connection::{Arrival, AwaitedEvent, ConnectionStep, HttpConnection, StreamBody};
 pub use durable::{

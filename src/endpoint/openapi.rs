@@ -106,7 +106,7 @@ fn has_refusal(route: &Route, name: &str) -> bool {
 /// Returns the statuses of the errors that a request may get, besides those of malformed HTTP.
 fn refusals_of(route: &Route) -> Vec<Status> {
     let is_stream = route.answers.iter().any(|(_, content)| {
-        matches!(content, Content::Events | Content::WorkerEvents | Content::Mcp)
+        matches!(content, Content::Events | Content::WorkerEvents | Content::Mcp | Content::A2a)
     });
     let starts = route.body.is_some() && !route.path.contains("/acks");
     let is_of_one = route.path.contains('{');
@@ -310,6 +310,11 @@ fn response(description: &str, content: &Content) -> Value {
         Content::Mcp => {
             let message = json!({"schema": reference("McpMessage")});
             let events = lines(sse::MEDIA_TYPE, "Each event is an MCP message.", "McpMessage");
+            [(JSON.to_owned(), message), events].into_iter().collect()
+        }
+        Content::A2a => {
+            let message = json!({"schema": reference("A2aMessage")});
+            let events = lines(sse::MEDIA_TYPE, "Each event is an answer.", "A2aMessage");
             [(JSON.to_owned(), message), events].into_iter().collect()
         }
         Content::Bytes => [(BYTES.to_owned(), json!({}))].into_iter().collect(),

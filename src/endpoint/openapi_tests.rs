@@ -69,7 +69,7 @@ fn every_parameter_is_described_once_and_those_of_paths_are_required() {
         let shared = item["parameters"].as_array().cloned().unwrap_or_default();
         let in_path: Vec<&str> = shared.iter().map(|each| each["name"].as_str().unwrap()).collect();
         let parts = path.split('/').filter_map(|part| part.strip_prefix('{'));
-        let expected: Vec<&str> = parts.map(|part| part.strip_suffix('}').unwrap()).collect();
+        let expected: Vec<&str> = parts.map(|part| part.split_once('}').unwrap().0).collect();
         assert_eq!(in_path, expected, "{path}");
         assert!(shared.iter().all(|each| each["in"] == "path" && each["required"] == true));
         for operation in item.as_object().unwrap().values().filter(|each| each.is_object()) {

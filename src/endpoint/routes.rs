@@ -4,19 +4,19 @@
 use std::sync::LazyLock;
 
 use crate::endpoint::answer::{Answer, JSON};
-use crate::endpoint::ask::{ParsedHead, RoutedRequest, ThreadBody};
+use crate::endpoint::ask::{ParsedHead, RoutedRequest};
 use crate::endpoint::fields::{Field, Preset, Shape};
 use crate::endpoint::front::{self, bodies};
 use crate::endpoint::lines::LinesBody;
 use crate::endpoint::parameters::{
     DOOR_WISHES, EXECUTIONS, FORMAT, FROM, FROM_ALL, IF_NONE_MATCH, KEY_AND_TRACE, KINDS,
-    LAST_EVENT_ID, LISTED, METRICS_TYPES, RANGES, SESSION, SESSION_AND_PRODUCER, SPELLED, STREAM,
-    TICKETS, TRACE, WAIT, WISHES, WORKER_TOOLS,
+    LAST_EVENT_ID, LISTED, METRICS_TYPES, RANGES, SESSION, SESSION_AND_PRODUCER, STREAM, TICKETS,
+    TRACE, WAIT, WISHES, WORKER_TOOLS,
 };
 use crate::endpoint::representation::{Document, StaticDocument};
 use crate::endpoint::{
-    ApiCall, ApiError, StreamFormat, ThreadAsk, ThreadCall, Work, agent, documents, door, durable,
-    execute, graph, mcp, openapi, responses, subscriptions, workers,
+    ApiCall, ApiError, StreamFormat, ThreadAsk, ThreadCall, Work, a2a, agent, documents, door,
+    durable, execute, graph, mcp, openapi, responses, subscriptions, threads, workers,
 };
 use crate::engine::NotFound;
 use crate::limits;
@@ -79,6 +79,8 @@ pub(super) enum Content {
     DoorLines,
     /// JSON-RPC messages: one as JSON, or several as events.
     Mcp,
+    /// The same, of A2A.
+    A2a,
     /// A payload as it is.
     Bytes,
     /// Text of one of these types.
@@ -94,6 +96,9 @@ pub(super) const PATH_FIELDS: &[Field] = &[
     )
     .required(),
     Field::new("execution", Shape::Execution, "The execution's id.").required(),
+    Field::new("task_id", Shape::Execution, "The id of a task, which is that of its execution.")
+        .required(),
+    Field::new("config", Shape::Text { bytes_max: 256 }, "The id of a notification.").required(),
     Field::new(
         "response",
         Shape::Response,
@@ -145,40 +150,6 @@ pub(super) const PLAIN: Route = Route {
 const AI_SDK: StreamFormat =
     StreamFormat::Front(front::FrontFormat::AiSdk { sdk: front::SdkVersion::V5 });
 
-const THREAD: &[Field] = &[Field::new(
-    "thread_id",
-    Shape::Either(&[Shape::Text { bytes_max: limits::THREAD_ID_BYTES_MAX as u64 }, Shape::Null]),
-    "The name of the thread. Default: a name that the server chooses.",
-)];
-const COMMAND: &[Field] = &[
-    Field::new("id", Shape::Number { min: 0, max: u64::MAX }, "The number that the reply repeats.")
-        .required(),
-    Field::new("method", Shape::Text { bytes_max: 64 }, "The name of the command.").required(),
-    Field::new("params", Shape::Anything, "The parameters of the command."),
-];
-const FOLLOWED: &[Field] = &[
-    Field::new(
-        "channels",
-        Shape::Texts,
-        "The channels to follow: messages, tools, lifecycle, custom, custom:NAME. Others are \
-         ignored.",
-    )
-    .required(),
-    Field::new(
-        "since",
-        Shape::Either(&[Shape::Number { min: 0, max: u64::MAX }, Shape::Null]),
-        "The number of the last event that the client has.",
-    ),
-];
-
-/// The parameter of a request for a state. It has no effect.
-const OF_SUBGRAPHS: &[Field] = &[Field::new(
-    "subgraphs",
-    Shape::Choice(&["true", "false"]),
-    "No effect: runs have no subgraphs.",
-)];
-
-/// The parameters of a request that cancels a run. They have no effect.
 /// The parameter of a request that ends an execution.
 const FORGET: &[Field] = &[Field::new(
     "forget",
@@ -186,29 +157,6 @@ const FORGET: &[Field] = &[Field::new(
     "True to remove what is kept of an execution that has ended.",
 )
 .or(Preset::Text("false"))];
-const CANCELLED: &[Field] = &[
-    Field::new(
-        "wait",
-        Shape::Number { min: 0, max: 1 },
-        "No effect: the reply never waits for the end.",
-    ),
-    Field::new(
-        "action",
-        Shape::Choice(&["interrupt", "rollback"]),
-        "No effect: the existing output is kept.",
-    ),
-];
-
-const FOLLOW_THREAD: Route = Route {
-    body: Some(Body { has_others: true, ..Body::new(FOLLOWED, limits::HTTP_SMALL_BODY_BYTES_MAX) }),
-    answers: &[(Status::OK, Content::Events)],
-    begin: |request| {
-        let format = request.parameters.langgraph()?;
-        Ok(ParsedHead::Thread(request.thread()?, ThreadBody::Follow(format)))
-    },
-    ..PLAIN
-};
-
 /// The request headers that determine a document with several media types.
 const BY_TYPE: &str = "accept, accept-encoding";
 
@@ -226,10 +174,6 @@ pub(crate) fn prepare_documents() {
     for document in [&*PAGE, &*INDEX, openapi::document()] {
         document.prepare();
     }
-}
-
-fn thread_call(request: &RoutedRequest<'_>, ask: ThreadAsk) -> Result<ParsedHead, ApiError> {
-    Ok(ParsedHead::Call(ApiCall::Thread(ThreadCall { thread: request.thread()?, ask }.into())))
 }
 
 /// All routes.
@@ -589,84 +533,27 @@ pub(super) const ROUTES: &[Route] = &[
         begin: |request| Ok(ParsedHead::Call(mcp::end_session(request.parameters.headers())?)),
         ..PLAIN
     },
-    Route {
-        method: Method::Post,
-        path: "/langgraph/threads",
-        name: "createThread",
-        about: "Names a thread for a LangGraph client. The first run creates the thread.",
-        body: Some(Body {
-            has_others: true,
-            ..Body::new(THREAD, limits::HTTP_SMALL_BODY_BYTES_MAX)
-        }),
-        answers: &[(Status::OK, Content::Json("Thread"))],
-        begin: |_| Ok(ParsedHead::Thread(Box::default(), ThreadBody::Create)),
-        ..PLAIN
-    },
-    Route {
-        path: "/langgraph/threads/{thread}",
-        name: "getThread",
-        about: "Returns a thread in the form of the LangGraph protocol.",
-        answers: &[(Status::OK, Content::Json("Thread"))],
-        begin: |request| thread_call(request, ThreadAsk::Describe),
-        ..PLAIN
-    },
-    Route {
-        path: "/langgraph/threads/{thread}/state",
-        name: "getThreadState",
-        about: "Returns the result of the last run of a thread.",
-        query: &[OF_SUBGRAPHS],
-        answers: &[(Status::OK, Content::Json("ThreadState"))],
-        begin: |request| {
-            request.parameters.check_subgraphs()?;
-            thread_call(request, ThreadAsk::State { is_listed: false })
-        },
-        ..PLAIN
-    },
-    Route {
-        method: Method::Post,
-        path: "/langgraph/threads/{thread}/commands",
-        name: "sendThreadCommand",
-        about: "Carries out a command of the LangGraph protocol: run.start.",
-        body: Some(Body {
-            has_others: true,
-            ..Body::new(COMMAND, limits::CONVERSATION_BODY_BYTES_MAX)
-        }),
-        answers: &[(Status::OK, Content::Json("CommandAnswer"))],
-        begin: |request| Ok(ParsedHead::Thread(request.thread()?, ThreadBody::Command)),
-        ..PLAIN
-    },
-    Route {
-        method: Method::Post,
-        path: "/langgraph/threads/{thread}/stream",
-        name: "streamThread",
-        about: "Follows a thread, run after run, until the client disconnects.",
-        query: &[SPELLED],
-        ..FOLLOW_THREAD
-    },
-    Route {
-        method: Method::Post,
-        path: "/langgraph/threads/{thread}/stream/events",
-        name: "streamThreadEvents",
-        about: "Does the same at the path that LangGraph clients use.",
-        query: &[SPELLED],
-        ..FOLLOW_THREAD
-    },
-    Route {
-        method: Method::Post,
-        path: "/langgraph/threads/{thread}/runs/{execution}/cancel",
-        name: "cancelLangGraphRun",
-        about: "Cancels a run, at the path that LangGraph clients use.",
-        query: &[CANCELLED],
-        answers: &[
-            (Status::ACCEPTED, Content::Json("State")),
-            (Status::OK, Content::Json("State")),
-        ],
-        begin: |request| {
-            request.parameters.check_cancelled()?;
-            Ok(ParsedHead::Call(ApiCall::Cancel(request.execution_at(1)?)))
-        },
-        ..PLAIN
-    },
+    threads::CREATE,
+    threads::GET,
+    threads::STATE,
+    threads::COMMANDS,
+    threads::STREAM,
+    threads::STREAM_EVENTS,
+    threads::CANCEL_RUN,
+    a2a::CARD,
+    a2a::EXTENDED,
+    a2a::JSON_RPC,
+    a2a::SEND,
+    a2a::STREAM,
+    a2a::LIST,
+    a2a::GET,
+    a2a::CANCEL,
+    a2a::SUBSCRIBE,
+    a2a::SUBSCRIBE_BY_GET,
+    a2a::LIST_PUSH,
+    a2a::CREATE_PUSH,
+    a2a::GET_PUSH,
+    a2a::DELETE_PUSH,
     graph::SEARCH_ASSISTANTS,
     graph::COUNT_ASSISTANTS,
     graph::GET_ASSISTANT,

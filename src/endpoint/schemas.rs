@@ -23,6 +23,15 @@ pub(super) fn all() -> Map<String, Value> {
         let items = json!({"$ref": format!("#/components/schemas/{of}")});
         all.insert(name.to_owned(), json!({"type": "array", "items": items}));
     }
+    for (name, about) in [
+        ("AgentCard", "The agent card of A2A."),
+        ("Task", "A task of A2A: `id`, `contextId`, `status`, `artifacts`, `history`."),
+        ("SentTask", "The task of a message of A2A: `task`."),
+        ("Tasks", "A page of tasks of A2A: `tasks`, `nextPageToken`, `pageSize`, `totalSize`."),
+        ("A2aMessage", "An answer of A2A over JSON-RPC: `jsonrpc`, `id`, `result` or `error`."),
+    ] {
+        all.insert(name.to_owned(), json!({"type": "object", "description": about}));
+    }
     let count = json!({"type": "integer", "minimum": 0, "description": "A number of entries."});
     all.insert("Count".to_owned(), count);
     let values = json!({

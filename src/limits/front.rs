@@ -19,6 +19,12 @@ pub const FRONT_COPIES_BYTES_FREE: usize = 16 << 10;
 pub const FRONT_CONVERSATION_BYTES_MAX: usize = 64 << 10;
 /// Bytes of a tool's arguments that are kept for clients of front ends.
 pub const FRONT_ARGUMENTS_BYTES_MAX: usize = 16 << 10;
+/// Tasks of A2A in one answer, unless its client wants fewer or more.
+pub const TASKS_PAGE_DEFAULT: usize = 50;
+/// Maximum number of tasks in one answer, as the specification of A2A has it.
+pub const TASKS_PAGE_MAX: usize = 100;
+/// Executions among which tasks are searched.
+pub const TASKS_LISTED_MAX: u32 = 10_000;
 /// Threads in one answer.
 pub const LISTED_THREADS_MAX: usize = 1_000;
 /// Bytes of a client's name for a thread, or for a run on it.

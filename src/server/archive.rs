@@ -225,6 +225,11 @@ impl Entry {
         access.principal_of(self.owner.as_deref()) == principal
     }
 
+    /// The client's name of its conversation.
+    pub fn thread(&self) -> Option<&str> {
+        self.seat.as_ref().map(|seat| seat.thread_id())
+    }
+
     fn place(&self, execution: ExecutionId) -> ListPlace {
         ListPlace { created_us: self.dates.created_us, execution }
     }

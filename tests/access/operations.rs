@@ -38,13 +38,14 @@ impl Names {
 
     fn value(&self, name: &str) -> &str {
         match name {
-            "execution" | "executions" => &self.execution,
+            "execution" | "executions" | "task_id" => &self.execution,
             "response" => &self.response,
             "subscriber" => &self.subscriber,
             "token" => &self.token,
             "name" => "tool",
             "thread" => "thread",
             "assistant" => "agent",
+            "config" => "config",
             "stream" => "path/of/a/stream",
             "subscription" => "subscription",
             other => panic!("what is an example of {other}?"),
@@ -57,14 +58,16 @@ fn asking(path: &str, method: &str, operation: &Value, names: &Names) -> (Asking
     let mut parts = Vec::new();
     let mut is_about_something = false;
     for part in path.split('/') {
-        match part.strip_prefix('{').and_then(|part| part.strip_suffix('}')) {
-            Some(name) => {
+        match part.strip_prefix('{').and_then(|part| part.split_once('}')) {
+            Some((name, end)) => {
                 // Those belong to each principal separately.
-                is_about_something |=
-                    !matches!(name, "name" | "thread" | "assistant" | "stream" | "subscription");
-                parts.push(names.value(name));
+                is_about_something |= !matches!(
+                    name,
+                    "name" | "thread" | "assistant" | "config" | "stream" | "subscription"
+                );
+                parts.push(format!("{}{end}", names.value(name)));
             }
-            None => parts.push(part),
+            None => parts.push(part.to_owned()),
         }
     }
     let mut target = parts.join("/");

@@ -7,6 +7,7 @@
 //! follow a script. In `restarted.rs` the server is killed meanwhile, and comes back.
 #![cfg(feature = "cli")]
 
+mod a2a;
 mod ag_ui_spec;
 #[path = "../chromium/mod.rs"]
 #[allow(dead_code, reason = "the page is opened by a client of its own")]
@@ -49,7 +50,13 @@ pub const LANGGRAPH_SDKS: [(&str, &str); 2] =
 /// Returns the folder with `node_modules`.
 fn node() -> Result<PathBuf, Missing> {
     let sdks = AI_SDKS.map(|(name, version)| format!("{name}@npm:ai@{version}"));
-    let others = ["@ag-ui/client@1.0.0", "@ag-ui/core@1.0.0", "rxjs@7.8.1", "openai@7.57.0"];
+    let others = [
+        "@ag-ui/client@1.0.0",
+        "@ag-ui/core@1.0.0",
+        "rxjs@7.8.1",
+        "openai@7.57.0",
+        "@a2a-js/sdk@1.3.0",
+    ];
     let others = others.map(str::to_owned);
     let graphs = LANGGRAPH_SDKS
         .map(|(name, version)| format!("{name}@npm:@langchain/langgraph-sdk@{version}"));
@@ -67,6 +74,12 @@ fn python() -> Result<PathBuf, Missing> {
         "openai==3.57.0",
     ];
     installed::python(installed::folder("front-clients", "python"), &packages)
+}
+
+/// Returns a Python with A2A's packages.
+fn a2a_python() -> Result<PathBuf, Missing> {
+    let packages = ["a2a-sdk==1.3.0", "a2a-proof==0.16.0"];
+    installed::python(installed::folder("front-clients", "a2a"), &packages)
 }
 
 fn or_say(installed: Result<PathBuf, Missing>, then: impl FnOnce(&Path)) {

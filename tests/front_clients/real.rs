@@ -56,6 +56,10 @@ when = { user = "endless" }
 events = [{ text = "word ", repeat = 1000000, pace = "50ms" }]
 
 [[turns]]
+when = { user = "steady" }
+events = [{ text = "word ", repeat = 20, pace = "50ms" }]
+
+[[turns]]
 when = { user = "slow", step = 1 }
 events = [
   { text = "This takes a while. " },

@@ -132,7 +132,11 @@ fn threads_and_responses_remember_what_was_said_before_a_restart() {
         })
     };
     let tools = json!([{ "type": "mcp", "server_label": "streamdoor", "allowed_tools": tools }]);
-    let respond = |text: &str, previous: &Value| json!({ "model": "demo", "input": text, "tools": tools, "previous_response_id": previous });
+    let respond = |text: &str, previous: &Value| {
+        let mut body = json!({ "model": "demo", "input": text, "tools": tools });
+        body["previous_response_id"] = previous.clone();
+        body
+    };
     let path = "/langgraph/threads/t";
     let values = ask(&mortal, "POST", &format!("{path}/runs/wait"), &run("whole"));
     assert_eq!(values["messages"].as_array().unwrap().len(), 5, "{values:#}");

@@ -22,6 +22,7 @@ fn summary(digit: &str, tool: &str, state: ExecutionState, chunks: u64) -> Summa
     Summary {
         execution,
         node,
+        thread: None,
         tool,
         state,
         chunks,

@@ -1,14 +1,14 @@
 //! The streams and tasks of the Agent2Agent protocol (A2A), version 1.0.
 //!
-//! An execution is a task. Each block of prose is an artifact that grows, and so is each call of a
-//! tool: its name, its arguments, its output, and its end. The stream begins with the task as it is then, and
-//! ends with its last status.
+//! An execution is a task. Each block of prose is an artifact that grows. A call of a tool is one,
+//! too: its name, its arguments, its output, and its end. The stream begins with the task as it is
+//! then, and ends with its last status.
 //!
 //! | part of a log | event |
 //! |---|---|
 //! | prose | `artifactUpdate`, metadata `{kind: text \| reasoning}` |
 //! | a call | `artifactUpdate`: data, data, text …, data; metadata `{kind: tool}` |
-//! | progress, a gap, the end of the stream before that of the task | `statusUpdate` with metadata |
+//! | progress, a gap, an early end of the stream | `statusUpdate` with metadata |
 //! | the end | `statusUpdate` with the last state |
 //!
 //! The protocol has no cursor. Here each event has a number as its `id:`, which encodes the part
@@ -64,10 +64,10 @@ struct Artifact {
     call: Option<Arc<str>>,
     name: String,
     kind: &'static str,
-    /// What is there before the text.
+    /// Parts before the text.
     before: Vec<Value>,
     text: String,
-    /// What is there behind the text.
+    /// The part behind the text.
     behind: Option<Value>,
     /// True if the client has a part of it.
     is_begun: bool,

@@ -5,6 +5,7 @@
 //! them. A call without a result gets one that says so, because no model accepts a call without a
 //! result.
 
+mod a2a;
 mod ag_ui;
 mod ai_sdk;
 mod graph;
@@ -17,6 +18,9 @@ use std::fmt;
 
 use serde_json::{Map, Value, json};
 
+pub(in crate::endpoint) use a2a::{
+    MessageFault, SentMessage, history_length, read_message, read_task_search, task_id,
+};
 pub(in crate::endpoint) use ag_ui::of_ag_ui;
 pub use ag_ui::read_ag_ui;
 pub(in crate::endpoint) use ai_sdk::of_ai_sdk;

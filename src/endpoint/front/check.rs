@@ -4,7 +4,8 @@
 //!
 //! The rules are those of `ai` 5.0.0, 6.0.0 and 7.0.0 (strict objects, known chunks only), of
 //! `@ag-ui/client` 1.0.0 (`verify`), and of `langchain-protocol` 0.0.20. Those of Responses are in
-//! `openai` 7, and those of runs in `langgraph-sdk` 0.4.14. Additional rules: nothing is left open, and nothing is ended twice.
+//! `openai` 7, those of runs in `langgraph-sdk` 0.4.14, and those of tasks in `a2a-sdk` 1.3.
+//! Additional rules: nothing is left open, and nothing is ended twice.
 
 mod a2a;
 mod ag_ui;

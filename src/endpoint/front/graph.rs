@@ -17,7 +17,7 @@
 //! | `error` | `{error, message}` | each |
 //! | `end` | `{run_id, status}` | each |
 //!
-//! The id of an event is a number, as in the Responses API: it encodes the part that the event came
+//! The id of an event is a number, as in the Responses API. It encodes the part that the event came
 //! from, and a count within that part. Numbers do not depend on the modes. A client that goes on
 //! behind a number is sent the events behind it, made from the whole log.
 //!

@@ -1,5 +1,5 @@
-//! The formats of front ends by other authors: AI SDK, AG-UI, LangGraph (its streams of threads and
-//! its runs), the Responses API and A2A, written from the same log.
+//! The formats of front ends by other authors, written from the same log: AI SDK, AG-UI, LangGraph,
+//! the Responses API and A2A. LangGraph has two: streams of threads, and runs.
 //!
 //! A [`Front`] takes the items of a subscriber one by one, and writes what the client of one format
 //! reads. `sequencer.rs` turns items into operations whose order is valid whatever was lost before;

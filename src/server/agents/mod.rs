@@ -140,6 +140,12 @@ struct ToolCall {
     is_held: bool,
 }
 
+/// Returns the names of the models of this shard's agents.
+pub(in crate::server) fn model_names<R: Reactor + 'static>(shard: &ServerShard<R>) -> Vec<String> {
+    let models = &shard.guests.agents.settings().models;
+    models.iter().map(|model| model.name.clone()).collect()
+}
+
 impl Agents {
     pub fn new(settings: AgentSettings) -> Agents {
         Agents { settings, ..Agents::default() }

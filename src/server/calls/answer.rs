@@ -12,7 +12,7 @@ use crate::engine::{CancelError, Hold, Start, Status as ExecutionStatus};
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor};
 use crate::server::calls::keys::Found;
-use crate::server::calls::{memory, responses, runs, threads};
+use crate::server::calls::{memory, responses, runs, tasks, threads};
 use crate::server::conversations::Entering;
 use crate::server::executions::{options_of, refusal};
 use crate::server::guests::Guests;
@@ -52,6 +52,9 @@ pub(in crate::server) fn run_tool<R: Reactor + 'static>(
     }
     let protocol = execute.front.as_ref().map_or(FrontProtocol::Own, |front| front.protocol);
     let command = protocol.command();
+    if let Some(front) = execute.front.as_mut().filter(|_| protocol == FrontProtocol::Task) {
+        front.thread_id.get_or_insert_with(|| threads::new_thread_name(shard).into());
+    }
     match memory::go_on(shard, &mut execute, owner) {
         Ok(None) => {}
         Ok(Some(status)) => {
@@ -93,8 +96,14 @@ pub(in crate::server) fn run_tool<R: Reactor + 'static>(
         threads::announce_run(shard, execution, owner, thread);
     }
     if let Some((format, delivery_options)) = execute.stream {
-        let FrontRun { passed_over, is_plain, .. } = *front;
-        let action = FrontOptions { passed_over, is_plain, ..FrontOptions::default() };
+        let FrontRun { passed_over, is_plain, reply_to, history_max, .. } = *front;
+        let action = FrontOptions {
+            passed_over,
+            is_plain,
+            reply_to,
+            history_max,
+            ..FrontOptions::default()
+        };
         let answered =
             streams::follow_new(shard, id, execution, (format, delivery_options), action);
         if answered.is_now() {
@@ -112,6 +121,7 @@ pub(in crate::server) fn run_tool<R: Reactor + 'static>(
         }
         FrontProtocol::Run => runs::answer_begun(shard, id, execution),
         FrontProtocol::Response => responses::answer_begun(shard, id, execution),
+        FrontProtocol::Task => tasks::answer_begun(shard, id, execution, front.history_max),
     }
 }
 

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::base::ExecutionId;
-use crate::endpoint::front::{Channels, FrontFormat, FrontItem};
+use crate::endpoint::front::{Channels, Front, FrontFormat, FrontItem};
 use crate::endpoint::{DeliveryOptions, FrontOptions, StreamFormat};
 use crate::engine::Status as ExecutionStatus;
 use crate::reactor::{ConnectionId, Reactor};
@@ -18,7 +18,16 @@ pub(super) fn document<R: Reactor + 'static>(
     status: &ExecutionStatus,
     format: FrontFormat,
 ) -> Value {
-    let mut front = streams::front_of(shard, status.id, format, &Channels::default());
+    let front = streams::front_of(shard, status.id, format, &Channels::default());
+    document_of(shard, status, front)
+}
+
+/// Does the same with this writer.
+pub(super) fn document_of<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    status: &ExecutionStatus,
+    mut front: Front,
+) -> Value {
     let (mut out, until_seq) = (Vec::new(), status.head_seq + 1);
     streams::give_held(shard, status, until_seq, Kinds::ALL, |item| front.write(item, &mut out));
     let state = match status.state {

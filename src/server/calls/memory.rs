@@ -1,10 +1,10 @@
 //! The memory of conversations: a run goes on with the messages of the one before.
 //!
 //! The Responses API names the previous response, and a thread of LangGraph has a newest run. The
-//! server keeps the conversation with which a run began, if it is short. What the run itself said
-//! is in its log: in its ring, or on the disk, from which it is read first. If its beginning is
-//! lost, only the last words of the run are remembered. If those are lost, too, the next run is
-//! refused.
+//! server keeps the conversation with which a run began, if it is short. The words of the run
+//! itself are in its log: in its ring, or on the disk, from which they are read first. If its
+//! beginning is lost, only the last words of the run are remembered. If those are lost, too, the
+//! next run is refused.
 
 use serde_json::{Value, json};
 
@@ -18,6 +18,7 @@ use crate::engine::{NotFound, Status as ExecutionStatus};
 use crate::reactor::Reactor;
 use crate::server::hub::stream::Gathered;
 use crate::server::{ServerShard, executions, streams};
+use crate::tool::AGENT;
 use crate::wire::http1::Status;
 
 /// Finds the run that a new one on a thread follows.
@@ -57,6 +58,7 @@ pub(super) fn go_on<R: Reactor + 'static>(
     let Some(previous) = front.previous else { return Ok(None) };
     let field = match front.protocol {
         FrontProtocol::Response => "previous_response_id",
+        FrontProtocol::Task => "contextId",
         _ => "thread_id",
     };
     let said = front.remembered.take();
@@ -65,11 +67,15 @@ pub(super) fn go_on<R: Reactor + 'static>(
         Ok(Conversation::OnDisk(status)) => return Ok(Some(status)),
         Err(error) => return Err(error.field(field)),
     };
-    let own = execute.arguments["messages"].as_array_mut().expect("a request has messages");
-    messages.append(own);
-    *own = messages;
+    if execute.tool == AGENT {
+        let own = execute.arguments["messages"].as_array_mut().expect("a request has messages");
+        messages.append(own);
+        own.clone_from(&messages);
+    } else if let Some(own) = front.kept.as_mut().and_then(|kept| kept["messages"].as_array_mut()) {
+        messages.append(own); // A tool has no use for a conversation, but an agent goes on with it.
+    }
     if let Some(kept) = &mut front.kept {
-        kept["messages"].clone_from(&execute.arguments["messages"]);
+        kept["messages"] = messages.into();
     }
     Ok(None)
 }

@@ -182,15 +182,15 @@ pub(super) fn search<R: Reactor + 'static>(
     Answer::json(Status::OK, &found)
 }
 
-/// Returns assistants, or their number.
+/// Returns assistants, or their number. There is one for each of the models.
 ///
 /// # Errors
 /// [`NotFound`] if one was asked for, and there is none of its name.
 pub(in crate::server) fn assistants<R: Reactor + 'static>(
     shard: &ServerShard<R>,
+    models: &[String],
     ask: &AssistantsAsk,
 ) -> Result<Answer, ApiError> {
-    let models = &shard.guests.agents.settings().models;
     let at = rfc3339(shard.anchor.wall_us);
     let spelled = |name: &str, description: String| api::Assistant {
         assistant_id: name.to_owned(),
@@ -204,12 +204,11 @@ pub(in crate::server) fn assistants<R: Reactor + 'static>(
         created_at: at.clone(),
         updated_at: at.clone(),
     };
-    let first = models.first().map(|model| {
-        spelled(AGENT, format!("An agent of the model `{}`, the first one.", model.name))
-    });
-    let named = models.iter().filter(|model| model.name != AGENT);
-    let named =
-        named.map(|model| spelled(&model.name, format!("An agent of the model `{}`.", model.name)));
+    let first = models
+        .first()
+        .map(|model| spelled(AGENT, format!("An agent of the model `{model}`, the first one.")));
+    let named = models.iter().filter(|model| *model != AGENT);
+    let named = named.map(|model| spelled(model, format!("An agent of the model `{model}`.")));
     let mut all = first.into_iter().chain(named);
     match ask {
         AssistantsAsk::Get(name) => {

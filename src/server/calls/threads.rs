@@ -315,7 +315,7 @@ pub(in crate::server) fn end_threads<R: Reactor + 'static>(shard: &mut ServerSha
 }
 
 /// Returns a new unique name: a UUID.
-fn new_thread_name<R: Reactor + 'static>(shard: &mut ServerShard<R>) -> String {
+pub(super) fn new_thread_name<R: Reactor + 'static>(shard: &mut ServerShard<R>) -> String {
     let hub = &mut shard.guests.hub;
     let [high, low] = [hub.random_number(), hub.random_number()];
     let (node, low) = (low & 0xffff_ffff_ffff, low >> 48);

@@ -101,9 +101,13 @@ pub(in crate::server) fn list<R: Reactor + 'static>(
     let mut found = Vec::with_capacity(ids.len());
     for &id in &ids {
         let Ok(status) = shard.inspect(id) else { continue };
-        found.push((tool_name(shard, id), dates_of(shard, &status), status));
+        let seat = shard.run_of(id).and_then(|run| run.guest.thread.clone());
+        found.push((tool_name(shard, id), dates_of(shard, &status), status, seat));
     }
-    let here = found.iter().map(|(tool, dates, status)| Listed::of(status, tool, *dates));
+    let here = found.iter().map(|(tool, dates, status, seat)| Listed {
+        thread: seat.as_ref().map(|seat| seat.thread_id()),
+        ..Listed::of(status, tool, *dates)
+    });
     let Guests { archive, access, .. } = &shard.guests;
     let ids: HashSet<ExecutionId> = ids.into_iter().collect();
     let kept = archive.of_owner(access.name_of(principal), ask.after).filter(|(id, entry)| {
@@ -115,6 +119,7 @@ pub(in crate::server) fn list<R: Reactor + 'static>(
         state: ExecutionState::Ended(entry.outcome),
         totals: entry.totals,
         subscriber_count: 0,
+        thread: entry.thread(),
         dates: entry.dates,
     });
     let is_wanted = |listed: &Listed<'_>| ask.takes(listed.tool, listed.state);

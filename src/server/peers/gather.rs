@@ -4,7 +4,9 @@ use serde_json::Value;
 use smallvec::SmallVec;
 
 use crate::base::Principal;
-use crate::endpoint::{Answer as Reply, ApiCall, ApiError, ListAsk, McpRequest, MetricsFormat};
+use crate::endpoint::{
+    Answer as Reply, ApiCall, ApiError, ListAsk, McpRequest, MetricsFormat, TaskSearch,
+};
 use crate::reactor::{ConnectionId, Reactor};
 use crate::server::cluster::Listed;
 use crate::server::hub::Answered;
@@ -33,6 +35,8 @@ pub(in crate::server) enum Purpose {
     List,
     /// A part of the list of executions.
     Executions(Box<ListAsk>),
+    /// A page of tasks of A2A.
+    Tasks(Box<TaskSearch>),
     /// The metrics, in this format.
     Metrics(MetricsFormat),
     /// The answer to this request of MCP for a list, with its span.

@@ -261,11 +261,13 @@ pub(in crate::server) fn follow_in_words<R: Reactor + 'static>(
     // Executes pending actions, which may name subscriber slots that are used next.
     shard.pump();
     let status = shard.inspect(execution)?;
-    let FrontOptions { since, channels, passed_over, is_plain, cancels } = &follow.front;
+    let FrontOptions { since, channels, passed_over, is_plain, cancels, reply_to, history_max } =
+        &follow.front;
     let mut front = front_of(shard, execution, format, channels);
     if *is_plain {
         front.be_plain();
     }
+    front.reply_to(reply_to.clone(), *history_max);
     let since = since.and_then(|since| front.set_since(since));
     let Beginning { from, primed_until, lost } = beginning(&status, from, since)?;
     let kinds = follow.delivery_options.kinds;

@@ -18,7 +18,7 @@ use crate::server::hub::frames::Encoding;
 use crate::server::hub::stream::{Followed, Gathered, Purpose, Source, Stream, Window};
 use crate::server::streams::attached::Attached;
 use crate::server::streams::follow::{StreamHead, attach_connection, begin};
-use crate::server::{ServerShard, calls, hub};
+use crate::server::{ServerShard, hub};
 use crate::shard::act::read_chunk;
 use crate::stream::{Kind, Kinds, Outcome, Policy, Totals};
 use crate::wire::http1::Status;
@@ -159,13 +159,14 @@ pub(in crate::server) fn gather_kept<R: Reactor + 'static>(
     Answered::Later
 }
 
-/// Ends a body of a known length that is complete, although its execution may go on.
+/// Ends a body of a known length that is complete, although its execution may go on. Returns a
+/// payload that was gathered for a run, which the caller begins.
 pub(in crate::server) fn end_whole<R: Reactor + 'static>(
     shard: &mut ServerShard<R>,
     id: ConnectionId,
-) {
-    let Some(connection) = shard.guests.hub.writable(id) else { return };
-    let Some(mut stream) = connection.stream.take_if(|stream| stream.is_whole()) else { return };
+) -> Option<Gathered> {
+    let connection = shard.guests.hub.writable(id)?;
+    let mut stream = connection.stream.take_if(|stream| stream.is_whole())?;
     connection.doing = Doing::Requests;
     let gathered = stream.gathered.take();
     if gathered.is_none() {
@@ -176,19 +177,16 @@ pub(in crate::server) fn end_whole<R: Reactor + 'static>(
             let _ = shard.unsubscribe(subscriber); // It may have just ended.
         }
     }
-    let answered = match gathered.map(|gathered| *gathered) {
-        None => Answered::Now,
-        Some(gathered) => match gathered.purpose {
-            Purpose::Result => {
-                let document = documents::result(&gathered.status, gathered.data());
-                hub::answer(shard, id, &Answer::json(Status::OK, &document))
-            }
-            Purpose::Run(_) => calls::run_remembering(shard, id, gathered),
-        },
-    };
-    if answered.is_now() {
-        shard.guests.hub.resume_later(id);
+    let gathered = gathered.map(|gathered| *gathered);
+    if let Some(Gathered { purpose: Purpose::Run(_), .. }) = gathered {
+        return gathered;
     }
+    if let Some(gathered) = gathered {
+        let document = documents::result(&gathered.status, gathered.data());
+        hub::answer(shard, id, &Answer::json(Status::OK, &document));
+    }
+    shard.guests.hub.resume_later(id);
+    None
 }
 
 /// Returns the payload that the ring holds, the oldest chunk first, and true if no chunk is

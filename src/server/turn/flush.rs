@@ -72,7 +72,13 @@ fn settle_flush<R: Reactor + 'static>(shard: &mut ServerShard<R>) {
             HubEvent::Broken(id) => sockets::drop_connection(shard, id),
             HubEvent::Finished(id) => finish_connection(shard, id),
             HubEvent::Whole(id) if hub::has_reader(shard, id) => durable::go_on(shard, id),
-            HubEvent::Whole(id) => streams::end_whole(shard, id),
+            HubEvent::Whole(id) => {
+                if let Some(gathered) = streams::end_whole(shard, id)
+                    && calls::run_remembering(shard, id, gathered).is_now()
+                {
+                    shard.guests.hub.resume_later(id);
+                }
+            }
             HubEvent::Ended(execution) => calls::answer_waiting(shard, execution),
             HubEvent::Answered(id) if mcp::is_of_lines(shard, id) => {
                 shard.reactor.set_receiving(id, true);

@@ -13,7 +13,7 @@ use crate::server::metrics::{ExecutionCounts, ProcessMetrics, ShardMetrics, Snap
 use crate::server::peers::{Asked, Gathering, Part, Purpose, join_lists};
 use crate::server::process_usage::ProcessUsage;
 use crate::server::{
-    ServerShard, agents, cluster, executions, hub, mcp, metrics, peers, shm, workers,
+    ServerShard, agents, calls, cluster, executions, hub, mcp, metrics, peers, shm, workers,
 };
 use crate::stream::{ExecutionState, Outcome};
 use crate::wire::http1::Status;
@@ -28,6 +28,7 @@ pub(in crate::server::turn) fn gather<R: Reactor + 'static>(
     let purpose = match call {
         ApiCall::Metrics(format) => Purpose::Metrics(*format),
         ApiCall::Executions(ask) => Purpose::Executions(ask.clone()),
+        ApiCall::Tasks(search) => Purpose::Tasks(search.clone()),
         _ => Purpose::List,
     };
     let own_part = part_of(shard, call, principal);
@@ -57,6 +58,7 @@ pub(in crate::server) fn part_of<R: Reactor + 'static>(
 ) -> Part {
     match call {
         ApiCall::Executions(ask) => Part::List(executions::list(shard, ask, principal)),
+        ApiCall::Tasks(_) => Part::List(calls::list_part(shard, principal)),
         ApiCall::Metrics(_) => Part::Metrics(Box::new(metrics_of(shard))),
         ApiCall::Mcp(request) => Part::List(mcp::list_part(shard, request, principal)),
         ApiCall::AllProgress => {
@@ -103,6 +105,7 @@ fn answer_with<R: Reactor + 'static>(
             Reply::json(Status::OK, &documents::gathered(name, list, shard.guests.peers.dead()))
         }
         Purpose::Executions(ask) => listed(shard, parts, &ask),
+        Purpose::Tasks(search) => calls::page(&search, &join_lists(parts).1),
         Purpose::Metrics(format) => {
             let mut shards: Vec<ShardMetrics> = Vec::with_capacity(parts.len());
             for part in parts {

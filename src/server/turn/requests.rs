@@ -8,8 +8,8 @@ use crate::reactor::{ConnectionId, Reactor};
 use crate::server::hub::Answered;
 use crate::server::turn::parts;
 use crate::server::{
-    ServerShard, calls, cluster, durable, executions, hub, mcp, peers, shm, streams, subscriptions,
-    workers,
+    ServerShard, agents, calls, cluster, durable, executions, hub, mcp, peers, shm, streams,
+    subscriptions, workers,
 };
 use crate::shard::ExecuteError;
 use crate::wire::http1::Status;
@@ -30,7 +30,7 @@ pub(in crate::server) fn carry_out_call<R: Reactor + 'static>(
         ApiCall::Forget(execution) => executions::forget(shard, id, execution),
         ApiCall::Output(execution, ask) => streams::send_output(shard, id, execution, &ask),
         ApiCall::Result(execution, wait) => calls::await_result(shard, id, execution, wait),
-        ApiCall::Executions(_) | ApiCall::AllProgress | ApiCall::Metrics(_) => {
+        ApiCall::Executions(_) | ApiCall::Tasks(_) | ApiCall::AllProgress | ApiCall::Metrics(_) => {
             parts::gather(shard, id, &call, principal)
         }
         ApiCall::PutVirtualTool(_) | ApiCall::DeleteVirtualTool(_) => {
@@ -48,6 +48,7 @@ pub(in crate::server) fn carry_out_call<R: Reactor + 'static>(
         ApiCall::Produce(produce) => shm::produce_at_door(shard, id, *produce, principal),
         ApiCall::Thread(call) => calls::ask_thread(shard, id, *call, principal),
         ApiCall::Response(call) => calls::ask_response(shard, id, call),
+        ApiCall::Task(call) => calls::ask_task(shard, id, *call),
         ApiCall::Durable(call) if call.is_control() => {
             subscriptions::answer(shard, id, *call, principal)
         }
@@ -142,7 +143,13 @@ fn answer_now<R: Reactor + 'static>(
             return Err(executions::refusal(ExecuteError::NotKept(Refused::Broken)));
         }
         ApiCall::Ready => documents::health("ready"),
-        ApiCall::Assistants(ask) => return calls::assistants(shard, ask),
+        ApiCall::Assistants(ask) => {
+            return calls::assistants(shard, &agents::model_names(shard), ask);
+        }
+        ApiCall::AgentCard(origin) => {
+            let has_models = !agents::model_names(shard).is_empty();
+            return Ok(calls::card(shard, origin, has_models, principal));
+        }
         ApiCall::Execute(_)
         | ApiCall::Follow(_)
         | ApiCall::Output(..)
@@ -159,6 +166,8 @@ fn answer_now<R: Reactor + 'static>(
         | ApiCall::Produce(_)
         | ApiCall::Thread(_)
         | ApiCall::Response(_)
+        | ApiCall::Task(_)
+        | ApiCall::Tasks(_)
         | ApiCall::Durable(_)
         | ApiCall::Deliver(_) => unreachable!("answered elsewhere"),
     };
@@ -182,6 +191,7 @@ pub(in crate::server) fn is_open_to<R: Reactor + 'static>(
         | ApiCall::Unsubscribe(id, _) => executions::is_owned(shard, *id, principal),
         ApiCall::ReadDoor(door) => executions::is_owned(shard, door.execution, principal),
         ApiCall::Response(call) => executions::is_owned(shard, call.execution, principal),
+        ApiCall::Task(call) => executions::is_owned(shard, call.execution, principal),
         ApiCall::Deliver(deliver) => executions::is_owned(shard, deliver.part.call, principal),
         // All are checked together, so that the answer for one tells nothing about another.
         ApiCall::Follow(follow) => {
@@ -193,12 +203,13 @@ pub(in crate::server) fn is_open_to<R: Reactor + 'static>(
             found.is_some_and(|id| executions::is_owned(shard, id, principal))
         }
         // In lists everyone gets their own entries.
-        ApiCall::Executions(_) | ApiCall::AllProgress => true,
+        ApiCall::Executions(_) | ApiCall::Tasks(_) | ApiCall::AllProgress => true,
         ApiCall::Tools
         | ApiCall::Execute(_)
         | ApiCall::Produce(_)
         | ApiCall::Metrics(_)
         | ApiCall::Assistants(_)
+        | ApiCall::AgentCard(_)
         | ApiCall::Ready => true,
         // These names are looked up among the caller's own.
         ApiCall::VirtualTools

@@ -1,7 +1,7 @@
 //! One step of a run: the message of the model, and the results of its calls.
 //!
-//! The message is added to the state as soon as its calls are complete and one of them says
-//! something, and otherwise at the end of the step. A call that the model makes later changes it.
+//! The message is added to the state when its calls are complete and one of them says something.
+//! Otherwise that happens at the end of the step. A call that the model makes later changes it.
 
 use std::sync::Arc;
 
