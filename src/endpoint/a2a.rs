@@ -73,27 +73,23 @@ const RPC: &[Field] = &[
     Field::new(
         "method",
         Shape::Choice(&[
+            "GetExtendedAgentCard",
             "SendMessage",
             "SendStreamingMessage",
             "GetTask",
             "ListTasks",
             "CancelTask",
             "SubscribeToTask",
-            "GetExtendedAgentCard",
+            "CreateTaskPushNotificationConfig",
+            "GetTaskPushNotificationConfig",
+            "ListTaskPushNotificationConfigs",
+            "DeleteTaskPushNotificationConfig",
         ]),
         "The method.",
     )
     .required(),
-    Field::new(
-        "params",
-        Shape::Either(&[Shape::Members(SENT), Shape::Members(NAMED), Shape::Members(SEARCHED)]),
-        "The parameters of the method: a message, a task, or a search.",
-    )
-    .required(),
+    Field::new("params", Shape::Any, "The parameters of the method: an object."),
 ];
-/// The members of a request about a task.
-const NAMED: &[Field] =
-    &[Field::new("id", Shape::Text { bytes_max: 64 }, "The id of the task.").required(), HISTORY];
 /// The members of a message.
 const MESSAGE: &[Field] = &[
     Field::new("messageId", Shape::Text { bytes_max: 256 }, "The client's name of it.").required(),
@@ -120,11 +116,11 @@ const HISTORY: Field = Field::new(
 /// The query of a search for tasks.
 const SEARCHED: &[Field] = &[
     HISTORY,
-    Field::new("contextId", Shape::Text { bytes_max: 256 }, "Only tasks of this context."),
-    Field::new("status", Shape::Text { bytes_max: 64 }, "Only tasks in this state."),
+    Field::new("contextId", Shape::Any, "Only tasks of this context."),
+    Field::new("status", Shape::Any, "Only tasks in this state."),
     Field::new("pageSize", Shape::Number { min: 1, max: 100 }, "The maximum number of tasks."),
-    Field::new("pageToken", Shape::Text { bytes_max: 64 }, "`nextPageToken` of the last page."),
-    Field::new("statusTimestampAfter", Shape::Text { bytes_max: 64 }, "Only later changes."),
+    Field::new("pageToken", Shape::Any, "`nextPageToken` of the last page."),
+    Field::new("statusTimestampAfter", Shape::Any, "Only later changes."),
     Field::new("includeArtifacts", Shape::Choice(&["false"]), "GetTask has the artifacts."),
 ];
 const VERSIONED: &[Field] =
@@ -251,27 +247,6 @@ pub(super) const SUBSCRIBE_BY_GET: Route = Route {
     about: "Does the same, with the method that the definition of the service has.",
     ..SUBSCRIBE
 };
-/// The requests about notifications, which this server does not send.
-const PUSH: Route = Route {
-    path: "/a2a/tasks/{task_id}/pushNotificationConfigs",
-    about: "Always refused: this server sends no push notifications.",
-    headers: VERSIONED,
-    begin: |request| check_version(&request.parameters).and(Err(no_push())),
-    ..PLAIN
-};
-pub(super) const LIST_PUSH: Route = Route { name: "listTaskPushNotificationConfigs", ..PUSH };
-pub(super) const CREATE_PUSH: Route =
-    Route { method: Method::Post, name: "createTaskPushNotificationConfig", ..PUSH };
-const ONE_PUSH: &str = "/a2a/tasks/{task_id}/pushNotificationConfigs/{config}";
-pub(super) const GET_PUSH: Route =
-    Route { path: ONE_PUSH, name: "getTaskPushNotificationConfig", ..PUSH };
-pub(super) const DELETE_PUSH: Route = Route {
-    method: Method::Delete,
-    path: ONE_PUSH,
-    name: "deleteTaskPushNotificationConfig",
-    ..PUSH
-};
-
 const SUBSCRIBED: &[Field] = &[
     Field::new("A2A-Version", Shape::Choice(&[VERSION]), "The version of the protocol.").required(),
     Field::new("Last-Event-ID", Shape::Cursors, "The number of the last event that came."),
@@ -416,6 +391,12 @@ fn call_of(
     }
 }
 
+/// Returns the refusal of a path about notifications, which this server does not send.
+pub(super) fn refusal_of(path: &str) -> Option<ApiError> {
+    let is_push = path.starts_with("/a2a/tasks/") && path.contains("/pushNotificationConfigs");
+    is_push.then(no_push)
+}
+
 fn no_push() -> ApiError {
     let text = "this server sends no push notifications: subscribe to the task";
     ApiError::new(Status::BAD_REQUEST, "no_push_notifications", text)
@@ -539,8 +520,10 @@ pub(super) fn spelled(answer: &Answer, reply_to: Option<&str>) -> Option<Answer>
         }));
     }
     let message = &error["message"];
-    // A client of JSON-RPC reads an error from an answer that is fine otherwise.
-    let is_plain = matches!(answer.status().code(), 401 | 403 | 429) || status.code() >= 500;
+    // A client of JSON-RPC reads the error of a method from an answer that is fine otherwise.
+    let is_plain = matches!(number, -32700 | -32600 | -32601)
+        || matches!(answer.status().code(), 401 | 403 | 413 | 415 | 429)
+        || status.code() >= 500;
     Some(match reply_to {
         Some(_) => {
             let error = json!({ "code": number, "message": message, "data": detail });

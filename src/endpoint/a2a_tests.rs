@@ -160,5 +160,8 @@ fn errors_have_the_words_of_each_binding() {
     let older = answered(&post("/a2a/message:send", &text.to_string())).json();
     assert_eq!(older["error"]["details"][0]["reason"], "VERSION_NOT_SUPPORTED", "{older}");
     let unknown = answered(&speaking(&get("/a2a/tasks/strange"), ""));
+    let push =
+        answered(&speaking(&get(&format!("/a2a/tasks/{}/pushNotificationConfigs", id(1))), ""));
+    assert_eq!(push.json()["error"]["details"][0]["reason"], "PUSH_NOTIFICATION_NOT_SUPPORTED");
     assert_eq!((unknown.status, &unknown.json()["error"]["status"]), (404, &json!("NOT_FOUND")));
 }

@@ -129,7 +129,8 @@ pub(super) fn ask(head: &RequestHead<'_>) -> Asked {
     let here = routes_at(&segments);
     if here.is_empty() {
         let text = "this path does not exist; see /openapi.json for all paths";
-        return refused(ApiError::new(Status::NOT_FOUND, "unknown_path", text));
+        let unknown = || ApiError::new(Status::NOT_FOUND, "unknown_path", text);
+        return refused(a2a::refusal_of(head.target.path).unwrap_or_else(unknown));
     }
     let routes = || here.iter().map(|(_, route)| *route);
     if head.method == Method::Options {

@@ -8,7 +8,7 @@ use crate::endpoint::answer::{BYTES, JSON};
 use crate::endpoint::fields::{Field, Shape, example_of, object_schema};
 use crate::endpoint::representation::StaticDocument;
 use crate::endpoint::routes::{Body, Content, PATH_FIELDS, ROUTES, Route};
-use crate::endpoint::{ERROR_CODES, durable, mcp, schemas};
+use crate::endpoint::{ERROR_CODES, a2a, durable, mcp, schemas};
 use crate::wire::http1::{Method, Status};
 use crate::wire::{ndjson, sse, write_json};
 
@@ -89,14 +89,23 @@ fn refusals() -> Map<String, Value> {
         let text = format!("{}:\n\n{}", status.reason(), causes.join("\n"));
         all.insert(refusal_name(status, ""), response(&text, &Content::Json("Error")));
         all.insert(refusal_name(status, mcp::PATH), response(&text, &Content::Json("McpError")));
+        all.insert(refusal_name(status, a2a::PATH), response(&text, &Content::Json("A2aError")));
     }
     all.retain(|name, _| ROUTES.iter().any(|route| has_refusal(route, name)));
     all
 }
 
 fn refusal_name(status: Status, path: &str) -> String {
-    let format = if path == mcp::PATH { "McpError" } else { "Error" };
-    format!("{format}{}", status.code())
+    format!("{}{}", error_name(path), status.code())
+}
+
+/// Returns the name of the schema of errors at this path.
+fn error_name(path: &str) -> &'static str {
+    match path {
+        mcp::PATH => "McpError",
+        _ if path.starts_with(a2a::PATH) => "A2aError",
+        _ => "Error",
+    }
 }
 
 fn has_refusal(route: &Route, name: &str) -> bool {
@@ -183,7 +192,7 @@ fn operation(route: &Route) -> Value {
         let reference = json!({"$ref": format!("#/components/responses/{name}")});
         responses.insert(status.code().to_string(), reference);
     }
-    let error = if route.path == mcp::PATH { "McpError" } else { "Error" };
+    let error = error_name(route.path);
     let why = "The reason why the request failed.";
     responses.insert("default".into(), response(why, &Content::Json(error)));
     operation["responses"] = responses.into();

@@ -98,7 +98,6 @@ pub(super) const PATH_FIELDS: &[Field] = &[
     Field::new("execution", Shape::Execution, "The execution's id.").required(),
     Field::new("task_id", Shape::Execution, "The id of a task, which is that of its execution.")
         .required(),
-    Field::new("config", Shape::Text { bytes_max: 256 }, "The id of a notification.").required(),
     Field::new(
         "response",
         Shape::Response,
@@ -550,10 +549,6 @@ pub(super) const ROUTES: &[Route] = &[
     a2a::CANCEL,
     a2a::SUBSCRIBE,
     a2a::SUBSCRIBE_BY_GET,
-    a2a::LIST_PUSH,
-    a2a::CREATE_PUSH,
-    a2a::GET_PUSH,
-    a2a::DELETE_PUSH,
     graph::SEARCH_ASSISTANTS,
     graph::COUNT_ASSISTANTS,
     graph::GET_ASSISTANT,

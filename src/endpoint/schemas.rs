@@ -32,6 +32,17 @@ pub(super) fn all() -> Map<String, Value> {
     ] {
         all.insert(name.to_owned(), json!({"type": "object", "description": about}));
     }
+    let error = json!({
+        "type": "object",
+        "description": "An error of A2A: over HTTP a status, over JSON-RPC an answer.",
+        "properties": {"error": {
+            "type": "object",
+            "properties": {"code": {"type": "integer"}, "message": {"type": "string"}},
+            "required": ["code", "message"],
+        }},
+        "required": ["error"],
+    });
+    all.insert("A2aError".to_owned(), error);
     let count = json!({"type": "integer", "minimum": 0, "description": "A number of entries."});
     all.insert("Count".to_owned(), count);
     let values = json!({

@@ -539,7 +539,8 @@ impl ClusterTrial {
         let (standing, counters) = (mirror.standing(), *mirror.counters());
         self.count("adopted", counters.adopted - before.1.adopted);
         self.count("repeated", counters.repeated - before.1.repeated);
-        if standing == Standing::Ended {
+        // The owner calls both ended in the directory, as `nats/mirrors.rs` does.
+        if matches!(standing, Standing::Ended | Standing::Fenced) {
             self.ended[execution] = true;
         }
         if standing == Standing::Fenced && before.0 != standing {

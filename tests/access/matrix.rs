@@ -12,9 +12,12 @@ fn assert_refused(asking: &Asking, address: &str, status: u16, code: &str) {
     let (got, head, body) = asking.answer(address);
     assert_eq!(got, status, "{asking:?}: {body}");
     let document: Value = serde_json::from_str(&body).unwrap();
-    // At `/mcp` the error is in the form of JSON-RPC.
+    // At `/mcp` the error is in the form of JSON-RPC, and below `/a2a` in that of A2A.
     let error = match document.get("jsonrpc") {
         Some(_) => &document["error"]["data"],
+        None if document["error"]["details"].is_array() => {
+            &document["error"]["details"][0]["metadata"]
+        }
         None => &document["error"],
     };
     assert_eq!(error["code"], code, "{asking:?}");

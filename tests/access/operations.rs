@@ -45,7 +45,6 @@ impl Names {
             "name" => "tool",
             "thread" => "thread",
             "assistant" => "agent",
-            "config" => "config",
             "stream" => "path/of/a/stream",
             "subscription" => "subscription",
             other => panic!("what is an example of {other}?"),
@@ -61,10 +60,8 @@ fn asking(path: &str, method: &str, operation: &Value, names: &Names) -> (Asking
         match part.strip_prefix('{').and_then(|part| part.split_once('}')) {
             Some((name, end)) => {
                 // Those belong to each principal separately.
-                is_about_something |= !matches!(
-                    name,
-                    "name" | "thread" | "assistant" | "config" | "stream" | "subscription"
-                );
+                is_about_something |=
+                    !matches!(name, "name" | "thread" | "assistant" | "stream" | "subscription");
                 parts.push(format!("{}{end}", names.value(name)));
             }
             None => parts.push(part.to_owned()),

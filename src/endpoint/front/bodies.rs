@@ -221,7 +221,7 @@ pub(in crate::endpoint) fn search_threads(
 /// Reads what a client wants of the history of this thread. Its limits have no effect: the history
 /// is short.
 pub(in crate::endpoint) fn history(body: &[u8], thread: Box<str>) -> Result<ApiCall, ApiError> {
-    object(body)?;
+    ask::read_thread_search(object(body)?, false).map_err(refused)?;
     let ask = ThreadAsk::State { is_listed: true };
     Ok(ApiCall::Thread(ThreadCall { thread, ask }.into()))
 }
