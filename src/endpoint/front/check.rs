@@ -135,7 +135,7 @@ impl Checker {
         }
         let json: Value = serde_json::from_str(data).map_err(|error| error.to_string())?;
         let may_be_list = matches!(self.client, FrontClient::Graph(_));
-        if !json.is_object() && !(may_be_list && json.is_array()) {
+        if !(json.is_object() || may_be_list && json.is_array()) {
             return Err("the data is not an object".to_owned());
         }
         match &mut self.client {

@@ -50,19 +50,28 @@ pub(in crate::server) fn run_tool<R: Reactor + 'static>(
     if let Some(answered) = answer_repeated(shard, id, &execute, owner) {
         return answered;
     }
-    let protocol = execute.front.as_ref().map_or(FrontProtocol::Own, |front| front.protocol);
-    let command = protocol.command();
-    if let Some(front) = execute.front.as_mut().filter(|_| protocol == FrontProtocol::Task) {
+    if let Some(front) = execute.front.as_mut().filter(|f| f.protocol == FrontProtocol::Task) {
         front.thread_id.get_or_insert_with(|| threads::new_thread_name(shard).into());
     }
     match memory::go_on(shard, &mut execute, owner) {
-        Ok(None) => {}
-        Ok(Some(status)) => {
-            return streams::gather_kept(shard, id, status, Purpose::Run(execute.into()));
+        Ok(None) => begin_run(shard, id, execute, owner),
+        Ok(Some(status)) => streams::gather_kept(shard, id, status, Purpose::Run(execute.into())),
+        Err(error) => {
+            let command = execute.front.and_then(|front| front.protocol.command());
+            refuse_run(shard, id, command, &error)
         }
-        Err(error) => return refuse_run(shard, id, command, &error),
     }
+}
+
+/// Opens an execution, and answers with it.
+fn begin_run<R: Reactor + 'static>(
+    shard: &mut ServerShard<R>,
+    id: ConnectionId,
+    execute: Execute,
+    owner: Principal,
+) -> Answered {
     let front = execute.front.unwrap_or_default();
+    let (protocol, command) = (front.protocol, front.protocol.command());
     let (mut options, policy) = options_of(execute.opening, owner);
     let hold = options.hold;
     if matches!((options.start, &execute.stream), (Start::Now, Some(_))) {
@@ -95,17 +104,8 @@ pub(in crate::server) fn run_tool<R: Reactor + 'static>(
     if let Some(thread) = &front.thread_id {
         threads::announce_run(shard, execution, owner, thread);
     }
-    if let Some((format, delivery_options)) = execute.stream {
-        let FrontRun { passed_over, is_plain, reply_to, history_max, .. } = *front;
-        let action = FrontOptions {
-            passed_over,
-            is_plain,
-            reply_to,
-            history_max,
-            ..FrontOptions::default()
-        };
-        let answered =
-            streams::follow_new(shard, id, execution, (format, delivery_options), action);
+    if let Some(stream) = execute.stream {
+        let answered = streams::follow_new(shard, id, execution, stream, options_for(*front));
         if answered.is_now() {
             let _ = shard.cancel(execution); // No client knows its id.
         } else if execute.cancels {
@@ -123,6 +123,12 @@ pub(in crate::server) fn run_tool<R: Reactor + 'static>(
         FrontProtocol::Response => responses::answer_begun(shard, id, execution),
         FrontProtocol::Task => tasks::answer_begun(shard, id, execution, front.history_max),
     }
+}
+
+/// Returns the options of the stream of a run that begins.
+fn options_for(front: FrontRun) -> FrontOptions {
+    let FrontRun { passed_over, is_plain, reply_to, history_max, .. } = front;
+    FrontOptions { passed_over, is_plain, reply_to, history_max, ..FrontOptions::default() }
 }
 
 /// Runs an agent that goes on with a conversation, now that this was read from the disk.

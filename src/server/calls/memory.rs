@@ -64,7 +64,7 @@ pub(super) fn go_on<R: Reactor + 'static>(
     let said = front.remembered.take();
     let mut messages = match conversation(shard, previous, owner, said) {
         Ok(Conversation::Whole(messages)) => messages,
-        Ok(Conversation::OnDisk(status)) => return Ok(Some(status)),
+        Ok(Conversation::OnDisk(status)) => return Ok(Some(*status)),
         Err(error) => return Err(error.field(field)),
     };
     if execute.tool == AGENT {
@@ -85,7 +85,7 @@ enum Conversation {
     /// All messages.
     Whole(Vec<Value>),
     /// Part of it is on the disk.
-    OnDisk(ExecutionStatus),
+    OnDisk(Box<ExecutionStatus>),
 }
 
 /// Returns the conversation of a run that has ended. `said` is what the run itself added, if that
@@ -109,7 +109,7 @@ fn conversation<R: Reactor + 'static>(
     let mut messages = messages.ok_or_else(forgotten)?;
     let mut said = match said {
         Some(said) => said,
-        None if held::is_on_disk(shard, &status) => return Ok(Conversation::OnDisk(status)),
+        None if held::is_on_disk(shard, &status) => return Ok(Conversation::OnDisk(status.into())),
         None if status.tail_seq <= 1 => {
             let mut object = held::document(shard, &status, DOCUMENT);
             bodies::messages_of(object["output"].take())

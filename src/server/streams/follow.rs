@@ -5,12 +5,13 @@ use smallvec::SmallVec;
 use crate::base::{ExecutionId, SubscriberId};
 use crate::endpoint::{
     Answer, ApiError, DeliveryOptions, Follow, FrontOptions, PayloadPart, StreamBody, StreamFormat,
+    Surroundings,
 };
 use crate::engine::{From, SubscribeError, SubscribeSpec, Subscribed};
 use crate::reactor::{ConnectionId, Reactor};
 use crate::server::guests::{Destination, Guests};
 use crate::server::hub::Answered;
-use crate::server::hub::connection::{Doing, Timer, kernel_bytes_for};
+use crate::server::hub::connection::{Connection, Doing, Timer, kernel_bytes_for};
 use crate::server::hub::frames::Encoding;
 use crate::server::hub::stream::{Source, Stream, Window};
 use crate::server::peers::join::{Part, Parts};
@@ -133,14 +134,8 @@ pub(in crate::server) fn begin<R: Reactor + 'static>(
     let around = hub.around(id, (access, tally), now);
     let (retry, beat) = (hub.retry(), hub.first_beat());
     let connection = hub.writable(id).expect("its request is being answered");
-    let StreamHead { encoding, media_type, headers, own_headers, is_combined, front, payload } =
-        head;
-    let own = own_headers.iter().map(|(name, value)| (*name, value.as_str()));
-    let headers = headers.iter().copied().chain(own);
-    let body = connection.converse(|http, out| match &payload {
-        Some(payload) => http.begin_payload(&payload.0, &around, out),
-        None => http.begin_stream_with(media_type, headers, &around, out),
-    });
+    let body = head.begin(connection, &around);
+    let StreamHead { encoding, is_combined, front, payload, .. } = head;
     if body == StreamBody::None {
         attached::detach_all_of(shard, attached, Parts::new());
         return Answered::Now;
@@ -256,6 +251,16 @@ pub(in crate::server) struct StreamHead {
 }
 
 impl StreamHead {
+    /// Writes the head of the answer.
+    fn begin(&self, connection: &mut Connection, around: &Surroundings<'_>) -> StreamBody {
+        let own = self.own_headers.iter().map(|(name, value)| (*name, value.as_str()));
+        let headers = self.headers.iter().copied().chain(own);
+        connection.converse(|http, out| match &self.payload {
+            Some(payload) => http.begin_payload(&payload.0, around, out),
+            None => http.begin_stream_with(self.media_type, headers, around, out),
+        })
+    }
+
     pub fn of(encoding: Encoding, media_type: &'static str) -> StreamHead {
         StreamHead {
             encoding,

@@ -88,15 +88,15 @@ fn refuse(members: &Map<String, Value>) -> Result<(), AskError> {
         members.get(name).is_some_and(|value| !harmless.contains(value))
     };
     const NO_STEPS: &str = "is not supported: a run has no steps to come back to";
-    let none = json!([]);
+    let none = [json!([])];
     for (name, harmless, problem) in [
         ("command", &[][..], "is not supported: a run has no interrupts"),
         ("checkpoint", &[], NO_STEPS),
         ("checkpoint_id", &[], NO_STEPS),
-        ("interrupt_before", &[none.clone()], NO_STEPS),
-        ("interrupt_after", &[none.clone()], NO_STEPS),
+        ("interrupt_before", &none, NO_STEPS),
+        ("interrupt_after", &none, NO_STEPS),
         ("webhook", &[], "is not supported: follow the run instead"),
-        ("feedback_keys", &[none], "is not supported"),
+        ("feedback_keys", &none, "is not supported"),
         ("after_seconds", &[json!(0)], "is not supported: a run begins at once"),
         (
             "multitask_strategy",
