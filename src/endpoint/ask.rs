@@ -1,6 +1,7 @@
 //! Interprets a request: finds its route, then reads its head and its body.
 
 use std::borrow::Cow;
+use std::sync::LazyLock;
 
 use smallvec::SmallVec;
 
@@ -172,9 +173,50 @@ pub(super) fn has_own_token(head: &RequestHead<'_>) -> bool {
 /// Maximum number of parts of a path.
 const SEGMENTS_MAX: usize = 8;
 
+/// The beginning of the first part of a path, and the number of its parts. Most routes differ from a
+/// path in one of them, and need no closer look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct RouteKey {
+    first: u64,
+    part_count: usize,
+}
+
+static ROUTE_KEYS: LazyLock<Vec<RouteKey>> = LazyLock::new(|| {
+    let key = |route: &Route| match route.path {
+        // The path of a stream has any number of parts.
+        durable::ROUTE => RouteKey { part_count: usize::MAX, ..RouteKey::of(["v1"]) },
+        "/" => RouteKey::of([]),
+        path => RouteKey::of(path[1..].split('/')),
+    };
+    ROUTES.iter().map(key).collect()
+});
+
+impl RouteKey {
+    fn of<'p>(parts: impl IntoIterator<Item = &'p str>) -> RouteKey {
+        let mut parts = parts.into_iter();
+        let mut key = RouteKey { first: 0, part_count: 0 };
+        if let Some(first) = parts.next() {
+            let mut bytes = [0; 8];
+            let length = first.len().min(bytes.len());
+            bytes[..length].copy_from_slice(&first.as_bytes()[..length]);
+            key = RouteKey { first: u64::from_le_bytes(bytes), part_count: 1 + parts.count() };
+        }
+        key
+    }
+
+    /// True if a route with this key may be at a path with the other one.
+    fn may_be_at(self, path: RouteKey) -> bool {
+        let has_any_count = self.part_count == usize::MAX;
+        self.first == path.first && (has_any_count || self.part_count == path.part_count)
+    }
+}
+
 /// Returns the routes of a path. A path that is spelled out has no names in it.
 fn routes_at(segments: &Segments<'_>) -> SmallVec<[(usize, &'static Route); Method::ALL.len()]> {
-    let all = ROUTES.iter().enumerate().filter(|(_, route)| is_at(route.path, segments));
+    let wanted = RouteKey::of(segments.iter().map(Cow::as_ref));
+    let all = ROUTES.iter().enumerate().zip(&*ROUTE_KEYS);
+    let all = all.filter(|(_, key)| key.may_be_at(wanted)).map(|(route, _)| route);
+    let all = all.filter(|(_, route)| is_at(route.path, segments));
     let mut here: SmallVec<[(usize, &Route); Method::ALL.len()]> = all.collect();
     // A name with an end that is spelled out counts as half a name.
     let names =

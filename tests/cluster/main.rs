@@ -28,6 +28,7 @@ mod chromium;
 mod door;
 mod elsewhere;
 mod follower;
+mod fronts;
 mod kills;
 mod list;
 mod lost;

@@ -7,7 +7,7 @@ use crate::scripted::ModelServer;
 use crate::served::{Server, asked};
 use crate::world::{get, post};
 
-const SCRIPT: &str = r#"
+pub const SCRIPT: &str = r#"
 pace = "5ms"
 [[turns]]
 when = { step = 1 }

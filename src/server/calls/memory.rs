@@ -24,7 +24,7 @@ use crate::wire::http1::Status;
 /// Finds the run that a new one on a thread follows.
 ///
 /// # Errors
-/// `busy` if that run has not ended.
+/// `busy` if that run has not ended, and `no_longer_held` if another shard has it.
 fn find_thread<R: Reactor + 'static>(
     shard: &ServerShard<R>,
     execute: &mut Execute,
@@ -37,8 +37,10 @@ fn find_thread<R: Reactor + 'static>(
         return Err(ApiError::new(Status::CONFLICT, "busy", text));
     }
     let newest = conversations.newest(owner, thread);
-    // One of another shard is not found here, and the thread begins anew.
-    let newest = newest.filter(|newest| executions::is_owned(shard, *newest, owner));
+    // The call has come to the shard of the newest run, unless another one has begun meanwhile.
+    if newest.is_some_and(|newest| !executions::is_owned(shard, newest, owner)) {
+        return Err(forgotten());
+    }
     execute.front.as_mut().expect("it has a thread").previous = newest;
     Ok(())
 }

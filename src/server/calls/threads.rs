@@ -76,7 +76,7 @@ pub(in crate::server) fn home_of_memory<R: Reactor + 'static>(
     let ApiCall::Execute(execute) = call else { return None };
     let thread = execute.remembering_thread()?;
     let newest = shard.guests.conversations.newest(principal, thread)?;
-    Some(usize::from(newest.shard))
+    Some(peers::home_of(shard, newest.shard))
 }
 
 /// Returns the shard of the runs of a thread with this name, unless they may call tools of

@@ -14,6 +14,9 @@ use super::peer::{Exchange, exchange};
 const EXECUTE: &str = "/v1/executions";
 const STREAM: &str = "/v1/executions?format=ndjson&policy=block";
 const RESPOND: &str = "/v1/responses";
+const RUNS: [&str; 2] = ["/langgraph/runs/stream", "/langgraph/threads/t/runs"];
+const SEARCHES: [&str; 2] = ["/langgraph/threads/search", "/langgraph/assistants/search"];
+const A2A: [&str; 3] = ["/a2a", "/a2a/message:send", "/a2a/message:stream"];
 const ACKNOWLEDGE: &str = "/v1/executions/00000000000000000000000000/subscribers/s1.1/acks";
 
 /// Sends the body, with its length or as chunks, cut in several ways.
@@ -21,6 +24,9 @@ fn posted(target: &str, body: &[u8], is_chunked: bool) -> Exchange {
     let mut bytes =
         format!("POST {target} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n")
             .into_bytes();
+    if target.starts_with("/a2a") {
+        bytes.extend_from_slice(b"A2A-Version: 1.0\r\n");
+    }
     if is_chunked {
         bytes.extend_from_slice(b"Transfer-Encoding: chunked\r\n\r\n");
         for piece in body.chunks(7) {
@@ -102,6 +108,43 @@ fn check_response(execute: &Execute, body: &[u8]) {
     assert_eq!(front.previous.is_some(), value["previous_response_id"].is_string());
 }
 
+/// Asserts that the accepted request for a run keeps its conversation.
+fn check_run(execute: &Execute, target: &str) {
+    let front = execute.front.as_ref().expect("it is of a front end");
+    let kept = front.kept.as_ref().expect("it is kept");
+    assert!(kept["messages"].is_array(), "{kept}");
+    if execute.tool == "agent" {
+        assert_eq!(kept["messages"], execute.arguments["messages"]);
+    }
+    assert_eq!(front.thread_id.is_some(), target.contains("/threads/"));
+    assert_eq!(execute.stream.is_some(), target.ends_with("stream"));
+}
+
+/// Checks a body of A2A: a call, or an error that has a code, a message and details.
+fn check_a2a(target: &str, data: &[u8]) {
+    let got = posted(target, data, false);
+    match &got.calls[..] {
+        [] => {
+            let (status, document) = answer(&got.out);
+            assert!(matches!(status, 200 | 400 | 404 | 413), "{status} {document}");
+            let error = &document["error"];
+            assert!(error["code"].is_i64() && error["message"].is_string(), "{document}");
+            let is_rpc = document.get("jsonrpc").is_some();
+            let details = &error[if is_rpc { "data" } else { "details" }];
+            assert!(details[0]["reason"].is_string(), "{document}");
+            assert_eq!(got.is_closed, status == 413);
+        }
+        [ApiCall::Execute(execute)] => {
+            let front = execute.front.as_ref().expect("it is of a front end");
+            assert_eq!(front.reply_to.is_some(), target == A2A[0]);
+            assert!(front.kept.as_ref().is_some_and(|kept| kept["messages"].is_array()));
+        }
+        [ApiCall::Task(call)] => assert_eq!(call.reply_to.is_some(), target == A2A[0]),
+        [ApiCall::Tasks(_) | ApiCall::AgentCard(_)] => assert_eq!(target, A2A[0]),
+        calls => panic!("{calls:?}"),
+    }
+}
+
 fn depth(value: &Value) -> u32 {
     let deepest = |values: &mut dyn Iterator<Item = &Value>| values.map(depth).max().unwrap_or(0);
     match value {
@@ -132,6 +175,23 @@ pub fn check(data: &[u8]) {
         [ApiCall::Execute(execute)] => check_response(execute, data),
         calls => panic!("{calls:?}"),
     }
+    for target in RUNS {
+        let got = posted(target, data, false);
+        match &got.calls[..] {
+            [] => check_refusal(&got),
+            [ApiCall::Execute(execute)] => check_run(execute, target),
+            calls => panic!("{calls:?}"),
+        }
+    }
+    for target in SEARCHES {
+        let got = posted(target, data, false);
+        match &got.calls[..] {
+            [] => check_refusal(&got),
+            [ApiCall::Thread(_) | ApiCall::Assistants(_)] => {}
+            calls => panic!("{calls:?}"),
+        }
+    }
+    A2A.iter().for_each(|target| check_a2a(target, data));
     let by_length = posted(ACKNOWLEDGE, data, false);
     match &by_length.calls[..] {
         [] => check_refusal(&by_length),
