@@ -173,8 +173,8 @@ pub(super) fn has_own_token(head: &RequestHead<'_>) -> bool {
 /// Maximum number of parts of a path.
 const SEGMENTS_MAX: usize = 8;
 
-/// The beginning of the first part of a path, and the number of its parts. Most routes differ from a
-/// path in one of them, and need no closer look.
+/// The beginning of the first part of a path, and the number of its parts. Most routes differ from
+/// a path in one of them, and need no closer look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct RouteKey {
     first: u64,
