@@ -43,6 +43,7 @@ mod idle_tests;
 mod joins;
 #[cfg(test)]
 mod journal;
+#[cfg(test)]
 mod kept;
 #[cfg(test)]
 mod kept_tests;
