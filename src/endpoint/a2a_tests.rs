@@ -106,7 +106,6 @@ fn tasks_are_named_by_their_executions() {
         page_size: 7,
         after: None,
         since_us: Some(1_000_000),
-        history_max: None,
     };
     let query = "contextId=c&status=TASK_STATE_WORKING&pageSize=7\
                  &statusTimestampAfter=1970-01-01T00:00:01Z";

@@ -187,8 +187,6 @@ pub struct TaskSearch {
     pub after: Option<(u64, ExecutionId)>,
     /// Only tasks that have changed since then, in microseconds since 1970.
     pub since_us: Option<u64>,
-    /// The maximum number of messages in each history.
-    pub history_max: Option<usize>,
 }
 
 impl TaskSearch {

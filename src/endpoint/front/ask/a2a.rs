@@ -148,7 +148,7 @@ pub(in crate::endpoint) fn read_task_search(
     mut params: Map<String, Value>,
 ) -> Result<TaskSearch, AskError> {
     params.retain(|_, value| !value.is_null() && *value != json!(""));
-    let history_max = history_length(&params)?;
+    history_length(&params)?; // It is checked, but a list has no histories.
     let context = text_if(&mut params, "contextId")?.map(Into::into);
     let state = match text_if(&mut params, "status")?.as_deref() {
         None | Some("TASK_STATE_UNSPECIFIED") => None,
@@ -179,7 +179,7 @@ pub(in crate::endpoint) fn read_task_search(
     if params.get("includeArtifacts").is_some_and(|value| *value == json!(true)) {
         return error("includeArtifacts", "must be false: GetTask has the artifacts of a task");
     }
-    Ok(TaskSearch { context, state, page_size, after, since_us, history_max })
+    Ok(TaskSearch { context, state, page_size, after, since_us })
 }
 
 #[cfg(test)]
